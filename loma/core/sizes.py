@@ -26,6 +26,9 @@ Monomial: TypeAlias = tuple[Expr, ...]
 Polynomial: TypeAlias = Mapping[Monomial, int]
 
 
+_ONE: Polynomial = {(): 1}
+
+
 def _key(atom: Expr) -> tuple[int, str]:
     return (0, atom.name) if isinstance(atom, Var) else (1, _text(atom))
 
@@ -36,6 +39,8 @@ def _text(atom: Expr) -> str:
 
 
 def _product(left: Polynomial, right: Polynomial) -> Polynomial:
+    if left == _ONE or right == _ONE:  # as most strides and many coefficients are
+        return right if left == _ONE else left
     out: dict[Monomial, int] = {}
     for m1, c1 in left.items():
         for m2, c2 in right.items():
@@ -60,18 +65,12 @@ def constant(expr: Expr) -> int | None:
     return poly[()] if set(poly) == {()} else None
 
 
+@remembered
 def polynomial(expr: Expr) -> Polynomial:
     """The expression as a sum of products of atoms, without zero coefficients."""
     match expr:
         case IntConst(value):
             return {(): value} if value else {}
-        case _:
-            return _polynomial(expr)
-
-
-@remembered
-def _polynomial(expr: Expr) -> Polynomial:
-    match expr:
         case Var(name, type_):  # wherever it stands in the text
             return {(expr if expr.span is NOWHERE else Var(name, type_),): 1}
         case Unary("-", operand):

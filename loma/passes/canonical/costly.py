@@ -204,8 +204,8 @@ def _along_memory(expr: Expr, axes: list[Axis]) -> tuple[Axis, ...]:
     names = {axis.name for axis in axes}
     if any(free_variables(axis.extent) & names for axis in axes):
         return tuple(axes)
-    reads = [node for node in walk(expr) if isinstance(node, Index) and free_variables(node) & names]
-    ends = {node.subscripts[-1] for node in reads}
+    reads = (node for node in walk(expr) if isinstance(node, Index))
+    ends = {node.subscripts[-1] for node in reads if free_variables(node) & names}
     last = [axis for axis in axes if ends == {Var(axis.name, INT)}]
     return (*(axis for axis in axes if axis not in last), *last)
 
