@@ -8,7 +8,7 @@ from dataclasses import replace
 from loma import errors
 from loma.backends.kernels.beside import reads_beside
 from loma.backends.kernels.ir import (
-    Kernel, Nested, Step, Panels, as_statement, panels_of, temporaries,
+    Kernel, Nested, Step, Panels, Sweep, as_statement, panels_of, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.lowering import joined, together
@@ -22,7 +22,7 @@ from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
     Allocate, Branch, Buffer, Bytes, Clear, Contract, Convolve, Count, HostNode, Later, Launch,
-    Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
+    Pass, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.effects import assigned, written_places
@@ -99,6 +99,8 @@ class Lowering:
                 nodes = self._panels(step)
             case Nested():
                 nodes = self._nested(step.stmt, step.blocks)
+            case Sweep():
+                nodes = [self._sweep(step)]
             case Zero(Var(name, TensorType()) as target):
                 later = storage.zeroed_before(block, position, name)
                 if later is not None:
@@ -321,6 +323,33 @@ class Lowering:
             1 if kernel.rows else context.machine.block_least, one,
         )  # fmt: skip
         return [*nodes, launch]
+
+    def _sweep(self, sweep: Sweep) -> Pass:
+        """Both ways give memory to the results alone: other tensors of the statements exist in the
+        one that is no sweep."""
+        result = sweep.found.result.tensor
+        results = (result, *sweep.found.keeps)
+        mine = [var for var in results if var.name in self._lazy and var.name not in self._ready]
+        before = tuple(
+            Allocate(var, False, self._may_have_memory(var.name)) for var in mine
+        )
+        narrow = self._is_returned(result, sweep)
+        otherwise = self._inner(sweep.otherwise, self._outermost)
+        self._ready |= {var.name for var in mine}
+        return Pass(sweep, before, otherwise, results, narrow)
+
+    def _is_returned(self, result: Var, sweep: Sweep) -> bool:
+        """Whether a tensor is fresh, and all that happens to it behind the sweep is its return."""
+        name, outside = result.name, 0
+        for stmt in self._context.function.body:
+            if stmt == as_statement(sweep) or isinstance(stmt, Declare):
+                continue
+            values = stmt.values if isinstance(stmt, Return) else ()
+            plain = [value for value in values if isinstance(value, Var) and value.name == name]
+            if name in mentioned_names((stmt,)) and len(plain) != 1:
+                return False
+            outside += len(plain)
+        return outside == 1 and name in self._lazy and name not in self._touched
 
     def _piece(self, tensor: Var, dim: int) -> Piece:
         part = Var(f"@{self._context.temporary(f'{tensor.name}_')}", tensor.type)

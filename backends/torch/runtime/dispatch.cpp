@@ -124,7 +124,7 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
   check_result_sizes(op, slots);
   const auto dtype = dtype_of_call(op, arguments);
   const c10::DeviceGuard on_device(device_of_call(op, arguments));
-  const CallOn call_on(on_device.current_device());
+  const CallOn call_on(on_device.current_device(), dtype);
   const auto options = at::device(on_device.current_device()).dtype(computed_in(dtype));
   const auto inputs = kernel_arguments(op, arguments, slots, options);
   const Kernel kernel = general_kernel(op, is_double(inputs.tensors), call_on.on_gpu());
