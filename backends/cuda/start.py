@@ -72,9 +72,7 @@ class Start:
             self._params.append(f"const {type_} {name}")
             self._given.append(f"launch_.template value<{type_}>({argument});")
 
-    def write(
-        self, body: Writer, how: How, *given: str, before: str = "", **facts: bool
-    ) -> None:
+    def write(self, body: Writer, how: How, *given: str, before: str = "", **facts: bool) -> None:
         """The kernel with that body goes to the context, behind ``before``, the launch, which is
         ``given`` sizes, to where the host stands; ``facts`` are those of a :class:`Kernel`."""
         kernel = Writer()

@@ -5,6 +5,7 @@ program's own text for what becomes of a product, and where the host can do with
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, HostWriter
@@ -51,7 +52,14 @@ def write_sweep(owner: HostWriter, node: Pass) -> None:
         sizes_given = [c.item_text(context.ints(e)) for e in (outer, extents[0], *extents[2:])]
         launch.write(body, "sweep", *sizes_given, before=texts.SWEEP)
     with writer.block("else"):
-        owner.nodes(node.otherwise)
+        for var in node.alone:
+            name = context.variable(var)
+            writer.line(f"const loma::Tensor {name}_wide_ = loma::gpu::widened<real>({name});")
+        with writer.block() if node.alone else nullcontext():
+            for var in node.alone:
+                name = context.variable(var)
+                writer.line(f"const loma::Tensor& {name} = {name}_wide_;")
+            owner.nodes(node.otherwise)
 
 
 def _makes(node: object, var: Var) -> bool:

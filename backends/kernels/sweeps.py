@@ -101,6 +101,13 @@ def sweeps(function: Function, names: Names) -> tuple[tuple[Place, ...], tuple[S
     return tuple(places), rest
 
 
+def mentioned_in(found: Found) -> frozenset[str]:
+    """The tensors that a sweep reads but for operands of its products."""
+    exprs = (found.scores.score, found.scores.high, found.term, found.weight, found.written)
+    nodes = [node for expr in (*exprs, *found.conditions) for node in walk(expr)]
+    return frozenset(root(node) for node in nodes if isinstance(node, Index))
+
+
 class _Refused(Exception):
     """The statements are no sweep."""
 
@@ -214,6 +221,8 @@ class _Search:
             ):
                 self._used.add(expr.base.name)
                 given = dict(zip(definition.axes, expr.subscripts, strict=True))
+                names = {v.name for v in given.values() if isinstance(v, Var)}
+                _require(not names & _bound(definition.value))
                 return self._expanded(substitute(definition.value, given), moving)
         return map_children(expr, lambda child: self._expanded(child, moving))
 
@@ -274,21 +283,25 @@ class _Search:
         _require(whole == share.score)
         high = substitute(axis.extent, given)
 
-        reads = {
+        products = {
             node for node in walk(share.score)
-            if isinstance(node, Index) and self._is_product(root(node))
+            if isinstance(node, Index) and self._is_product(root(node)) or _is_product(node)
         }  # fmt: skip
-        _require(len(reads) == 1)
-        (read,) = reads
-        made = self._definitions[root(read)]
-        self._used.add(root(read))
-        assert isinstance(made.value, Reduce)
-        depth = made.value.axes[0]
+        _require(len(products) == 1)
+        (read,) = products
+        given = {}
+        reduced: Expr = read
+        if isinstance(read, Index):
+            made = self._definitions[root(read)]
+            self._used.add(root(read))
+            _require(all(isinstance(s, Var) for s in read.subscripts))
+            given = dict(zip(made.axes, read.subscripts, strict=True))
+            reduced = made.value
+        assert isinstance(reduced, Reduce)
+        depth = reduced.axes[0]
         fresh = self._names.fresh(depth.name)
-        _require(all(isinstance(s, Var) for s in read.subscripts))
-        given = dict(zip(made.axes, read.subscripts, strict=True))
         given[depth.name] = Var(fresh, INT)
-        body = substitute(made.value.body, given)
+        body = substitute(reduced.body, given)
         assert isinstance(body, Binary)
         sides = [side for side in (body.left, body.right) if isinstance(side, Index)]
         keys = [s for s in sides if _is_matrix(s, column.name)]
@@ -316,17 +329,9 @@ class _Search:
 
     def _is_product(self, name: str) -> bool:
         definition = self._definitions.get(name)
-        return (
-            definition is not None
-            and _sums(definition.value)
-            and isinstance(definition.value, Reduce)
-            and isinstance(definition.value.body, Binary)
-            and definition.value.body.op == "*"
-        )
+        return definition is not None and _is_product(definition.value)
 
-    def _require_end(
-        self, high: Expr, row: str, columns: Expr, ranges: Mapping[str, Expr]
-    ) -> None:
+    def _require_end(self, high: Expr, row: str, columns: Expr, ranges: Mapping[str, Expr]) -> None:
         """A row's number of columns: rises or falls with the row, from 1 to the number of all."""
         form = sizes.affine(high, (Axis(row, ranges[row]),))
         _require(form is not None and not any(isinstance(n, Index) for n in walk(high)))
@@ -358,9 +363,7 @@ class _Search:
             value = Select(Binary("<", Var(column, INT), extent, INT), value, _NO, FLOAT)
         return value
 
-    def _total(
-        self, share: _Share, share_name: Var, scores: Scores
-    ) -> tuple[Index | None, Expr]:
+    def _total(self, share: _Share, share_name: Var, scores: Scores) -> tuple[Index | None, Expr]:
         """The sum of a row's exponentials, if there is one, and what a share adds to it."""
         rows = (*(axis.name for axis in scores.outer), scores.row.name)
         for name, definition in self._definitions.items():
@@ -403,8 +406,7 @@ class _Search:
     def _maximum_in(self, value: Expr) -> Index | None:
         """The maximum that an expression's exponential is taken less, tensors written out."""
         before = set(self._used)
-        axes = {axis.name for n in walk(value) if isinstance(n, Reduce) for axis in n.axes}
-        whole = self._expanded(value, axes)
+        whole = self._expanded(value, _bound(value))
         self._used = before
         return next((n for n in walk(whole) if isinstance(n, Index) and self._is_max(n)), None)
 
@@ -422,7 +424,6 @@ class _Search:
             isinstance(n, Index) and root(n) == name for _, d in uses for n in walk(d.value)
         )
         if name not in self._locals or len(uses) != 1 or self._mentions[name] != inside + 2:
-            _require(name in self._locals)
             return result, written
         other, made = uses[0]
         reads = {n for n in walk(made.value) if isinstance(n, Index) and root(n) == name}
@@ -463,15 +464,16 @@ class _Search:
                 _require(name in of_rows)
                 keeps.append(self._locals[name].target)
                 outputs.add(name)
-        reads = set(mentioned_names(tuple(source)))
         before: list[Stmt] = list(self._block[:first])
         for position in range(first, last + 1):
             stmt = self._block[position]
             if position in positions:
                 continue
-            _require(not (set(assigned((stmt,))) & reads))
+            earlier = tuple(self._block[k] for k in positions if k < position)
+            _require(not set(assigned((stmt,))) & set(mentioned_names(earlier)))
             if not isinstance(stmt, Declare):
-                _require(not (set(mentioned_names((stmt,))) & outputs))
+                moved = {name for s in earlier for name in assigned((s,))}
+                _require(not mentioned_names((stmt,)) & moved)
             before.append(stmt)
         declares = [s for s in before if isinstance(s, Declare) and s.target.name in local]
         _require(len(declares) == len(local))
@@ -506,9 +508,7 @@ class _Search:
                         _require(isinstance(node.base, Var) and root(node) not in self._used)
                         _require(bounds.exists(node, ranges, self._sizes.__contains__))
 
-    def _check_matrix(
-        self, operand: Index, own: Axis, inner: Axis, outer: Sequence[Axis]
-    ) -> None:
+    def _check_matrix(self, operand: Index, own: Axis, inner: Axis, outer: Sequence[Axis]) -> None:
         """An operand has each subscript at most once, and goes through whole dimensions."""
         ranges = {axis.name: axis.extent for axis in (*outer, own, inner)}
         found = [_variable(s) for s in operand.subscripts]
@@ -557,6 +557,17 @@ def _reduces(value: Expr, kind: str) -> bool:
 
 def _sums(value: Expr) -> bool:
     return _reduces(value, "sum")
+
+
+def _is_product(value: Expr) -> bool:
+    """Whether it is a sum of products over one axis."""
+    product = value.body if isinstance(value, Reduce) and _sums(value) else None
+    return isinstance(product, Binary) and product.op == "*"
+
+
+def _bound(value: Expr) -> set[str]:
+    """The axes of reductions in an expression."""
+    return {axis.name for n in walk(value) if isinstance(n, Reduce) for axis in n.axes}
 
 
 def _matrix_and_rest(body: Expr, column: str, outside: set[str]) -> tuple[Index, Expr, str]:

@@ -11,6 +11,7 @@ from loma.backends.kernels.ir import (
     Kernel, Nested, Step, Panels, Sweep, as_statement, panels_of, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
+from loma.backends.kernels.sweeps import mentioned_in
 from loma.backends.lowering import joined, together
 from loma.backends.lowering.index_statements import index_statement, library_call
 from loma.backends.lowering.once import once_checks
@@ -38,7 +39,8 @@ from loma.passes.liveness import Liveness
 
 def lower(context: FunctionContext, steps: tuple[Step, ...]) -> tuple[HostNode, ...]:
     """The tree of the context's function, whose fused body the steps are, for its machine."""
-    return Lowering(context, temporaries(steps)).block(steps)
+    sweeps = tuple(step for step in steps if isinstance(step, Sweep))
+    return Lowering(context, temporaries(steps), sweeps).block(steps)
 
 
 class Lowering:
@@ -49,8 +51,11 @@ class Lowering:
     statement may have given some. ``outermost``: what it stands in runs at most once.
     """
 
-    def __init__(self, context: FunctionContext, private: set[str]) -> None:
+    def __init__(
+        self, context: FunctionContext, private: set[str], sweeps: tuple[Sweep, ...] = ()
+    ) -> None:
         self._context = context
+        self._sweeps = sweeps
         self._private = private
         self._lazy: dict[str, TensorType] = {}  # declared and not allocated then
         self._ready: set[str] = set()
@@ -330,13 +335,24 @@ class Lowering:
         result = sweep.found.result.tensor
         results = (result, *sweep.found.keeps)
         mine = [var for var in results if var.name in self._lazy and var.name not in self._ready]
-        before = tuple(
-            Allocate(var, False, self._may_have_memory(var.name)) for var in mine
-        )
+        before = tuple(Allocate(var, False, self._may_have_memory(var.name)) for var in mine)
         narrow = self._is_returned(result, sweep)
         otherwise = self._inner(sweep.otherwise, self._outermost)
         self._ready |= {var.name for var in mine}
-        return Pass(sweep, before, otherwise, results, narrow)
+        alone = tuple({
+            var.name: var for var in _operands(sweep) if self._is_operand(var.name)
+        }.values())  # fmt: skip
+        return Pass(sweep, before, otherwise, results, narrow, alone)
+
+    def _is_operand(self, name: str) -> bool:
+        """Whether a tensor is an argument, and no more than an operand of sweeps."""
+        own = {as_statement(sweep): sweep for sweep in self._sweeps}
+        for stmt in self._context.function.body:
+            if name in mentioned_names((stmt,)):
+                sweep = own.get(stmt)
+                if sweep is None or name in mentioned_in(sweep.found):
+                    return False
+        return any(p.name == name and p.mode == "In" for p in self._context.function.params)
 
     def _is_returned(self, result: Var, sweep: Sweep) -> bool:
         """Whether a tensor is fresh, and all that happens to it behind the sweep is its return."""
@@ -385,6 +401,11 @@ class Lowering:
             not machine.teams and panels.writes <= {name for name, _ in panels.views},
         )  # fmt: skip
         return [*nodes, stream]
+
+
+def _operands(sweep: Sweep) -> tuple[Var, ...]:
+    found = sweep.found
+    return tuple(e.tensor for e in (found.scores.query, found.scores.key, found.values))
 
 
 def _in_one_loop(nodes: Sequence[HostNode]) -> Iterator[tuple[Stmt, ...]]:

@@ -337,13 +337,15 @@ class Stream:
 class Pass:
     """One pass over columns, ``sweep.found``, where the device can do that: into ``results``, which
     get memory ``before``. ``otherwise``: what runs elsewhere, and gives them memory itself.
-    ``narrow``: the result is no more than returned, so that it may have the dtype of the call."""
+    ``narrow``: the result is no more than returned, so that it may have the dtype of the call;
+    ``alone`` are arguments that may, as they are nothing but operands of sweeps."""
 
     sweep: Sweep
     before: tuple[HostNode, ...]
     otherwise: tuple[HostNode, ...]
     results: tuple[Var, ...]
     narrow: bool
+    alone: tuple[Var, ...]
 
 
 HostNode: TypeAlias = (

@@ -44,6 +44,16 @@ inline int64_t block_size(int64_t extent, int64_t bytes) {
 // and are worth it for so many rows and columns, with products over `depth` and `width` numbers.
 bool sweeps(size_t real_bytes, int64_t rows, int64_t columns, int64_t depth, int64_t width);
 
+// The tensor in the dtype that a call is computed in, where it was left in a narrow one.
+void widen(at::Tensor& to, const at::Tensor& from, size_t real_bytes);
+template <typename real, class Tensor>
+Tensor widened(const Tensor& tensor) {
+  Tensor made;
+  const at::Tensor& to = made;
+  widen(const_cast<at::Tensor&>(to), tensor, sizeof(real));
+  return made;
+}
+
 // One launch on the current stream of the call's device. The arguments are given in the kernel's
 // order, but for the numbers, which it has last; then one of statement, fused and serial launches
 // it. Nothing is launched for no iterations.

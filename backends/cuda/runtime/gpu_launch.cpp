@@ -148,6 +148,10 @@ bool sweeps(size_t real_bytes, int64_t rows, int64_t columns, int64_t depth, int
   return sweeps_fit(rows, columns, depth, width) && has_matrix_units(device.is_cuda() ? device.index() : 0);
 }
 
+void widen(at::Tensor& to, const at::Tensor& from, size_t real_bytes) {
+  to = from.to(real_bytes == sizeof(double) ? at::kDouble : at::kFloat);
+}
+
 struct Launch::Held {
   std::vector<at::Tensor> tensors;
 };
