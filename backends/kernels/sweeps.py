@@ -285,7 +285,7 @@ class _Search:
 
         products = {
             node for node in walk(share.score)
-            if isinstance(node, Index) and self._is_product(root(node)) or _is_product(node)
+            if (isinstance(node, Index) and self._is_product(root(node))) or _is_product(node)
         }  # fmt: skip
         _require(len(products) == 1)
         (read,) = products
