@@ -47,7 +47,7 @@ def tasks(
     for kernel in kernels(source):
         for architecture in architectures:
             for form in forms(kernel):
-                for real in REALS:
+                for real in REALS[: 1 if form.narrow else None]:
                     yield Task(path, function, kernel, form, real, architecture)
 
 

@@ -12,10 +12,11 @@ from typing import Literal
 
 from loma.backends.cfamily.source import GeneratedSource
 
-How = Literal["statement", "fused", "serial"]
+How = Literal["statement", "fused", "serial", "sweep"]
 
 _THREADS, _WARP, _LARGEST = 256, 32, 512
 _KNOWN = 64  # a number of kernels for known numbers
+_NARROW = ("", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class Kernel:
 @dataclass(frozen=True, slots=True)
 class Form:
     """What the headers of kernels are told, but for the type of numbers. ``known``: all numbers of
-    the kernel are constants, and its pointers aligned."""
+    the kernel are constants, and its pointers aligned. ``narrow``: the operands of matrix units are
+    bfloat16, 1, or float16, 2, in rows of so many numbers at most."""
 
     threads: int
     team: int = 1
@@ -47,6 +49,9 @@ class Form:
     stage: int = 0
     shared: bool = True
     known: bool = False
+    narrow: int = 0
+    depth: int = 0
+    width: int = 0
 
     @property
     def name(self) -> str:
@@ -56,6 +61,7 @@ class Form:
         parts += [f"stage{self.stage}"] * (self.stage > 0)
         parts += ["workspace"] * (not self.shared)
         parts += ["known"] * self.known
+        parts += [f"{_NARROW[self.narrow]}_{self.depth}_{self.width}"] * (self.narrow > 0)
         return "_".join(parts)
 
 
@@ -75,6 +81,10 @@ def forms(kernel: Kernel) -> list[Form]:
 def _forms(kernel: Kernel) -> Iterator[Form]:
     if kernel.how == "serial":
         yield Form(1)
+        return
+    if kernel.how == "sweep":
+        yield from (Form(128, narrow=narrow, depth=64, width=64) for narrow in (1, 2))
+        yield Form(256, narrow=1, depth=128, width=128)
         return
     yield Form(_THREADS)
     if kernel.how == "fused":
@@ -101,6 +111,11 @@ def options(kernel: Kernel, form: Form, real: str) -> list[str]:
         "STAGE": form.stage, "SHARED": int(form.shared),
     }  # fmt: skip
     found = [f"-DLOMA_{name}={value}" for name, value in told.items()]
+    if form.narrow:
+        found += [
+            f"-DLOMA_NARROW={form.narrow}", f"-DLOMA_DEPTH={form.depth}",
+            f"-DLOMA_WIDTH={form.width}",
+        ]  # fmt: skip
     if form.known:
         found += ["-DLOMA_ALIGNED", "-DLOMA_KNOWN"]
         found += [f"-DLOMA_KNOWN_{k}={_KNOWN}" for k in range(kernel.numbers)]

@@ -21,10 +21,11 @@ from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda.print import ThreadText
 from loma.backends.cuda.serial import write_in_place, write_serial
 from loma.backends.cuda.start import Start, dedented
+from loma.backends.cuda.sweeps import write_sweep
 from loma.backends.lowering.index_statements import COUNTER
 from loma.backends.openmp import launches as host
 from loma.backends.schedule.host import (
-    Branch, Clear, Count, HostNode, Launch, Repeat, Serial, Stream, Unit,
+    Branch, Clear, Count, HostNode, Launch, Pass, Repeat, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import (
     AllReduce, InPlace, Loop, Node, Parallel, Store, dtype_of,
@@ -56,6 +57,8 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
             _write_zeros(owner, var)
         case Stream():
             host.write_stream(owner, node)
+        case Pass():
+            write_sweep(owner, node)
         case _:
             assert_never(node)
 

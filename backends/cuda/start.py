@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, HostWriter, data, statement_text
 from loma.backends.cfamily.cpp import ELEMENTS
 from loma.backends.cfamily.names import cpp_name
@@ -51,6 +52,19 @@ class Start:
         if written and self._shares:
             self._exchanged.append(name)
 
+    def operand(self, name: str, tensor: Var) -> None:
+        """A tensor in the narrow dtype of the call."""
+        self._params.append(f"const loma::Narrow* __restrict {name}")
+        self._pointers.append(name)
+        self._given.append(f"launch_.operand({self._context.variable(tensor)});")
+
+    def narrow_result(self, name: str, tensor: Var) -> None:
+        """A new tensor of that dtype, which the variable becomes."""
+        self._params.append(f"loma::Narrow* __restrict {name}")
+        self._pointers.append(name)
+        dims = c.list_text(map(self._context.ints, self._context.dims(tensor)))
+        self._given.append(f"launch_.result({self._context.variable(tensor)}, {{{dims}}});")
+
     def number(self, type_: str, name: str, argument: str) -> None:
         if type_ == "int64_t":
             self._numbers[name] = argument
@@ -58,9 +72,9 @@ class Start:
             self._params.append(f"const {type_} {name}")
             self._given.append(f"launch_.template value<{type_}>({argument});")
 
-    def write(self, body: Writer, how: How, *given: str, **facts: bool) -> None:
-        """The kernel with that body goes to the context, the launch, which is ``given`` sizes, to
-        where the host stands; ``facts`` are those of a :class:`Kernel`."""
+    def write(self, body: Writer, how: How, *given: str, before: str = "", **facts: bool) -> None:
+        """The kernel with that body goes to the context, behind ``before``, the launch, which is
+        ``given`` sizes, to where the host stands; ``facts`` are those of a :class:`Kernel`."""
         kernel = Writer()
         kernel.comment("\n".join(map(statement_text, self._source)))
         kernel.line(f"LOMA_KERNEL {self.name}(")
@@ -73,7 +87,7 @@ class Start:
         kernel.extend([f"  LOMA_EXCHANGED({name});" for name in self._exchanged])
         kernel.extend(body.lines)
         kernel.line("}")
-        text = kernel.text()
+        text = before + kernel.text()
         if "__scalar<" in text:
             text = f"{texts.VALUES}{self._context.helpers}\n\n{text}"
         context = self._context

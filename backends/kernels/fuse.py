@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from loma import config
 from loma.backends.kernels.beside import beside
-from loma.backends.kernels.ir import Kernel, Nested, Step, Panels
+from loma.backends.kernels.ir import Kernel, Nested, Step, Panels, Sweep
 from loma.backends.kernels.parts import worth_it
 from loma.backends.kernels.private import make_kernel, make_kernel_with_sums, with_inner
 from loma.backends.kernels.runs import Run, Runs
@@ -21,6 +21,7 @@ from loma.backends.kernels.sharing import (
     OUTERMOST, Around, Library, Shared, is_last, is_row,
 )  # fmt: skip
 from loma.backends.kernels.panels import InPanels, in_panels
+from loma.backends.kernels.sweeps import sweeps
 from loma.core.ir import Declare, For, Function, If, Stmt, Var, While, replace
 from loma.core.names import Names, names_of
 from loma.core.walk import numbered
@@ -39,7 +40,8 @@ def fuse(
         function = peeled(scans(function, ("sum",)))
     names = Names(names_of(function))
     function = replace(function, body=numbered(beside(function).body))
-    return _Fusion(function, library, names, elements=elements, flat=flat).run()
+    fusion = _Fusion(function, library, names, elements=elements, flat=flat)
+    return fusion.with_sweeps() if flat else fusion.run()
 
 
 class _Fusion:
@@ -65,9 +67,18 @@ class _Fusion:
         runs = Runs(function, library)
         self._kernels = _Kernels(runs, names, count, wide, elements, self._runs if flat else None)
 
-    def run(self) -> tuple[Step, ...]:
+    def with_sweeps(self) -> tuple[Step, ...]:
+        """The steps, with what one pass over columns computes by itself."""
+        places, rest = sweeps(self._function, self._names)
+        out: list[Step] = []
+        for place in places:
+            out += self.run(place.before)
+            out.append(Sweep(place.found, self.run(place.source), place.source))
+        return (*out, *self.run(rest))
+
+    def run(self, body: tuple[Stmt, ...] | None = None) -> tuple[Step, ...]:
         runs = Runs(self._function, self._library, True, self._around)
-        body = self._function.body
+        body = self._function.body if body is None else body
         out: list[Step] = []
         plain: list[Stmt] = []
         position = 0

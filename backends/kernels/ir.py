@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from loma.backends.kernels.sweeps import Found
 from loma.core.effects import assigned, declared
 from loma.core.ir import Axis, Expr, For, If, IntConst, Stmt, Var, While
 
@@ -101,7 +102,18 @@ class Nested:
     blocks: tuple[tuple[Step, ...], ...]
 
 
-Step: TypeAlias = Stmt | Kernel | Panels | Nested
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Statements that are one pass over columns, ``found``, where the device can do that in the
+    numbers of a call, else the steps ``otherwise``. ``source`` as for a kernel, behind the
+    declarations of the tensors that only they use."""
+
+    found: Found
+    otherwise: tuple[Step, ...]
+    source: tuple[Stmt, ...]
+
+
+Step: TypeAlias = Stmt | Kernel | Panels | Nested | Sweep
 
 
 def panels_of(panels: Panels) -> Iterator[Panels]:
@@ -115,7 +127,7 @@ def panels_of(panels: Panels) -> Iterator[Panels]:
 def as_statement(step: Step) -> Stmt:
     """What an analysis of names and reads may look at instead: the statements as they were."""
     match step:
-        case Kernel() | Panels():
+        case Kernel() | Panels() | Sweep():
             return If(IntConst(1), step.source, ())
         case Nested():
             return step.stmt
@@ -129,7 +141,7 @@ def kernels_of(steps: tuple[Step, ...]) -> Iterator[Kernel]:
         match step:
             case Kernel():
                 yield step
-            case Panels(body=body):
+            case Panels(body=body) | Sweep(otherwise=body):
                 yield from kernels_of(body)
             case Nested(blocks=blocks):
                 for block in blocks:
@@ -149,4 +161,6 @@ def temporaries(steps: tuple[Step, ...]) -> set[str]:
     for step in steps:
         if isinstance(step, Panels):
             found |= {var.name for panels in panels_of(step) for var in panels.temporaries}
+        elif isinstance(step, Sweep):
+            found |= temporaries(step.otherwise)
     return found

@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loma.backends.kernels.ir import Kernel, Nested, Panels, Step, as_statement, temporaries
+from loma.backends.kernels.ir import (
+    Kernel, Nested, Panels, Step, Sweep, as_statement, temporaries,
+)  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.sharing import mentions
 from loma.core import sizes
@@ -55,6 +57,8 @@ class _Printer:
                 return self._panels(step, indent)
             case Nested():
                 return self._nested(step, indent)
+            case Sweep():
+                return self._sweep(step, indent)
             case Declare(target, None) if target.name in self.private:
                 return []
             case If() | For() | While() if not self.remark(step):
@@ -98,6 +102,13 @@ class _Printer:
             names = ", ".join(var.name for var in panels.streamed)
             lines.append(f"{inner}# read once for every panel: {names}")
         return lines + self.steps(panels.body, inner)
+
+    def _sweep(self, step: Sweep, indent: str) -> list[str]:
+        inner, scores = indent + _INDENT, step.found.scores
+        over = ", ".join(axis.name for axis in (*scores.outer, scores.row))
+        head = f"{indent}sweep over {scores.column.name} for all {over}, on tensor cores:"
+        lines = [head, *(line for stmt in step.source for line in _lines(stmt, inner))]
+        return [*lines, f"{indent}otherwise:", *self.steps(step.otherwise, inner)]
 
     def _nested(self, step: Nested, indent: str) -> list[str]:
         inner = indent + _INDENT

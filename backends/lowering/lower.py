@@ -8,9 +8,10 @@ from dataclasses import replace
 from loma import errors
 from loma.backends.kernels.beside import reads_beside
 from loma.backends.kernels.ir import (
-    Kernel, Nested, Step, Panels, as_statement, panels_of, temporaries,
+    Kernel, Nested, Step, Panels, Sweep, as_statement, panels_of, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
+from loma.backends.kernels.sweeps import mentioned_in
 from loma.backends.lowering import joined, together
 from loma.backends.lowering.index_statements import index_statement, library_call
 from loma.backends.lowering.once import once_checks
@@ -22,7 +23,7 @@ from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
     Allocate, Branch, Buffer, Bytes, Clear, Contract, Convolve, Count, HostNode, Later, Launch,
-    Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
+    Pass, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.effects import assigned, written_places
@@ -38,7 +39,8 @@ from loma.passes.liveness import Liveness
 
 def lower(context: FunctionContext, steps: tuple[Step, ...]) -> tuple[HostNode, ...]:
     """The tree of the context's function, whose fused body the steps are, for its machine."""
-    return Lowering(context, temporaries(steps)).block(steps)
+    sweeps = tuple(step for step in steps if isinstance(step, Sweep))
+    return Lowering(context, temporaries(steps), sweeps).block(steps)
 
 
 class Lowering:
@@ -49,8 +51,11 @@ class Lowering:
     statement may have given some. ``outermost``: what it stands in runs at most once.
     """
 
-    def __init__(self, context: FunctionContext, private: set[str]) -> None:
+    def __init__(
+        self, context: FunctionContext, private: set[str], sweeps: tuple[Sweep, ...] = ()
+    ) -> None:
         self._context = context
+        self._sweeps = sweeps
         self._private = private
         self._lazy: dict[str, TensorType] = {}  # declared and not allocated then
         self._ready: set[str] = set()
@@ -99,6 +104,8 @@ class Lowering:
                 nodes = self._panels(step)
             case Nested():
                 nodes = self._nested(step.stmt, step.blocks)
+            case Sweep():
+                nodes = [self._sweep(step)]
             case Zero(Var(name, TensorType()) as target):
                 later = storage.zeroed_before(block, position, name)
                 if later is not None:
@@ -322,6 +329,44 @@ class Lowering:
         )  # fmt: skip
         return [*nodes, launch]
 
+    def _sweep(self, sweep: Sweep) -> Pass:
+        """Both ways give memory to the results alone: other tensors of the statements exist in the
+        one that is no sweep."""
+        result = sweep.found.result.tensor
+        results = (result, *sweep.found.keeps)
+        mine = [var for var in results if var.name in self._lazy and var.name not in self._ready]
+        before = tuple(Allocate(var, False, self._may_have_memory(var.name)) for var in mine)
+        narrow = self._is_returned(result, sweep)
+        otherwise = self._inner(sweep.otherwise, self._outermost)
+        self._ready |= {var.name for var in mine}
+        alone = tuple({
+            var.name: var for var in _operands(sweep) if self._is_operand(var.name)
+        }.values())  # fmt: skip
+        return Pass(sweep, before, otherwise, results, narrow, alone)
+
+    def _is_operand(self, name: str) -> bool:
+        """Whether a tensor is an argument, and no more than an operand of sweeps."""
+        own = {as_statement(sweep): sweep for sweep in self._sweeps}
+        for stmt in self._context.function.body:
+            if name in mentioned_names((stmt,)):
+                sweep = own.get(stmt)
+                if sweep is None or name in mentioned_in(sweep.found):
+                    return False
+        return any(p.name == name and p.mode == "In" for p in self._context.function.params)
+
+    def _is_returned(self, result: Var, sweep: Sweep) -> bool:
+        """Whether a tensor is fresh, and all that happens to it behind the sweep is its return."""
+        name, outside = result.name, 0
+        for stmt in self._context.function.body:
+            if stmt == as_statement(sweep) or isinstance(stmt, Declare):
+                continue
+            values = stmt.values if isinstance(stmt, Return) else ()
+            plain = [value for value in values if isinstance(value, Var) and value.name == name]
+            if name in mentioned_names((stmt,)) and len(plain) != 1:
+                return False
+            outside += len(plain)
+        return outside == 1 and name in self._lazy and name not in self._touched
+
     def _piece(self, tensor: Var, dim: int) -> Piece:
         part = Var(f"@{self._context.temporary(f'{tensor.name}_')}", tensor.type)
         return Piece(tensor, part, dim, sizes.product(self._context.dims(tensor)[dim + 1 :]))
@@ -356,6 +401,11 @@ class Lowering:
             not machine.teams and panels.writes <= {name for name, _ in panels.views},
         )  # fmt: skip
         return [*nodes, stream]
+
+
+def _operands(sweep: Sweep) -> tuple[Var, ...]:
+    found = sweep.found
+    return tuple(e.tensor for e in (found.scores.query, found.scores.key, found.values))
 
 
 def _in_one_loop(nodes: Sequence[HostNode]) -> Iterator[tuple[Stmt, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from loma.backends.kernels.ir import Kernel, Panels, kernels_of
+from loma.backends.kernels.ir import Kernel, Panels, Sweep, kernels_of
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.core.ir import Element, Expr, For, If, Stmt, Var, While
 
@@ -333,8 +333,23 @@ class Stream:
         return self.apart and not blocks and all(node.of_any_size for node in inner)
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass over columns, ``sweep.found``, where the device can do that: into ``results``, which
+    get memory ``before``. ``otherwise``: what runs elsewhere, and gives them memory itself.
+    ``narrow``: the result is no more than returned, so that it may have the dtype of the call;
+    ``alone`` are arguments that may, as they are nothing but operands of sweeps."""
+
+    sweep: Sweep
+    before: tuple[HostNode, ...]
+    otherwise: tuple[HostNode, ...]
+    results: tuple[Var, ...]
+    narrow: bool
+    alone: tuple[Var, ...]
+
+
 HostNode: TypeAlias = (
     Reserve | Allocate | Clear | Permute | Later | CheckRange | CheckSome | CheckOnce
     | Contract | Convolve | Run | Unit | Branch | Count | Repeat | Serial | Launch | Stream
-    | Parallel | InPlace
+    | Pass | Parallel | InPlace
 )  # fmt: skip

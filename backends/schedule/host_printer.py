@@ -8,8 +8,8 @@ from typing import assert_never
 from loma.backends.schedule.host import (
     Allocate, Arranged, Branch, Bytes, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve,
     Operand,
-    Count, HostNode, Later, Launch, Meeting, Permute, Piece, Repeat, Reserve, Run, Serial, Stream,
-    Unit,
+    Count, HostNode, Later, Launch, Meeting, Pass, Permute, Piece, Repeat, Reserve, Run, Serial,
+    Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.printer import INDENT, indented, name, named, print_tree, text
@@ -85,6 +85,8 @@ def _node(node: HostNode) -> list[str]:
             return _launch(node)
         case Stream():
             return _stream(node)
+        case Pass():
+            return _pass(node)
         case Parallel() | InPlace():
             return print_tree(node).split("\n")
         case _:
@@ -219,3 +221,23 @@ def _stream(node: Stream) -> list[str]:
     head += f"  # {'; '.join(facts)}" if facts else ""
     before = [line for inner in node.before for line in _node(inner)]
     return [*before, head, *indented(_pieces(node.pieces)), *_block(node.body)]
+
+
+def _pass(node: Pass) -> list[str]:
+    found, scores = node.sweep.found, node.sweep.found.scores
+    conditions = [text(condition) for condition in found.conditions]
+    where = " and ".join(["the device has matrix units for it", *conditions])
+    high = text(scores.high)
+    total = [] if found.total is None else [f"{text(found.total)} = sum of {text(found.term)}"]
+    inside = [
+        f"{text(scores.product)} = sum of {text(scores.query)} * {text(scores.key)}",
+        f"{text(found.largest)} = max of {text(scores.score)}",
+        f"{text(found.share)} = exp of {text(scores.score)} - {text(found.largest)}",
+        *total,
+        f"{text(found.summed)} = sum of {text(found.weight)} * {text(found.values)}",
+        f"{text(found.result)} = {text(found.written)}",
+    ]
+    before = [line for inner in node.before for line in _node(inner)]
+    sweep = [f"sweep over {scores.column.name} in range({high}):", *indented(inside)]
+    rest = ["otherwise:", *_block(node.otherwise)]
+    return [f"if {where}:", *indented([*before, *sweep]), *rest]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from loma.backends.schedule.host import (
-    Branch, Contract, Convolve, Count, HostNode, Later, Repeat, Serial, Stream, Unit,
+    Branch, Contract, Convolve, Count, HostNode, Later, Pass, Repeat, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Let, Parallel, Store
 from loma.backends.schedule.printer import text
@@ -34,6 +34,8 @@ def remarks(tree: Sequence[HostNode], machine: Target) -> Callable[[Stmt], str]:
                     visit((*then, *other))
                 case Count(body=body) | Repeat(body=body) | Stream(body=body):
                     visit(body)
+                case Pass(otherwise=otherwise):
+                    visit(otherwise)
                 case _:
                     continue
 

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from loma.backends.schedule.host import (
     Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, HostNode,
-    Later, Launch, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
+    Later, Launch, Pass, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.host_printer import head
 from loma.backends.schedule.ir import InPlace, Parallel
@@ -151,6 +151,8 @@ class _Verifier:
                 self.launch(node)
             case Stream():
                 self.stream(node)
+            case Pass():
+                self.sweep(node)
             case Parallel() | InPlace():
                 self.require(isinstance(node, InPlace) or not self.serial, "loops on other threads")
                 verify_tree(node, self.knows)
@@ -260,6 +262,15 @@ class _Verifier:
                 shared = sorted(node.panels.writes - parts)
                 self.require(not shared, f"panels that are apart share {', '.join(shared)}")
             self.inside(node.body, node.panels.count.name, node.panels.first.name)
+
+    def sweep(self, node: Pass) -> None:
+        self.alone()
+        self.block(node.before)
+        for var in node.results:
+            self.tensor(var)
+            self.written(var.name)
+        self.known(*node.sweep.found.conditions)
+        self.inside(node.otherwise)
 
     def pieces(self, pieces: Sequence[Piece], allowed: bool) -> None:
         self.require(allowed or not pieces, "pieces without blocks")

@@ -7,6 +7,7 @@ Scalar functions become templates of their own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from loma.backends.cfamily.writer import Writer
 from loma.backends.kernels.fuse import fuse
 from loma.backends.kernels.ir import Step, as_statement
 from loma.backends.schedule.choices import WHOLE
-from loma.backends.schedule.host import HostNode
+from loma.backends.schedule.host import HostNode, Pass
 from loma.backends.schedule.verify_host import verify_lowered
 from loma.backends.torch import libraries, ops
 from loma.backends.torch.files import template
@@ -140,6 +141,7 @@ def lower_function(
         result=_result_type(context),
         params=params,
         body=writer.text(),
+        narrow=_narrow(function, tree) if device.machine.teams else None,
         **_entry(function),
     )
     if kernels is not None:
@@ -204,6 +206,13 @@ def _entry(function: Function) -> dict[str, object]:
         for k, type_ in enumerate(function.results)
     ]
     return {"arguments": arguments, "outs": outs, "results": results + finals}
+
+
+def _narrow(function: Function, tree: Sequence[HostNode]) -> int:
+    """The tensors among the arguments that may keep a narrow dtype: a bit for each."""
+    names = {var.name for node in tree if isinstance(node, Pass) for var in node.alone}
+    given = [p.name for p in function.params if not isinstance(p.type, IntType)]
+    return sum(1 << k for k, name in enumerate(given[:64]) if name in names)
 
 
 def _packed(type_: Type, text: str) -> str:

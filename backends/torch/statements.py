@@ -16,7 +16,7 @@ from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.host import (
     Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, HostNode,
-    Later, Launch, Permute, Repeat, Reserve, Run, Serial, Stream, Unit,
+    Later, Launch, Pass, Permute, Repeat, Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.torch import checks, libraries
@@ -113,6 +113,8 @@ class Statements:
                 node = replace(node, apart=node.apart and not one_by_one)
                 with self._timed((), title=title):
                     self.device.write(self, node)
+            case Pass():
+                self.device.write(self, node)
             case _:
                 assert_never(node)
 

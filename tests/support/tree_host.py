@@ -28,7 +28,8 @@ from tree_loops import run_tree
 from loma.backends.schedule.host import (
     Allocate, Arranged, Branch, Buffer, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve,
     Operand,
-    Count, HostNode, Later, Launch, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
+    Count, HostNode, Later, Launch, Pass, Permute, Piece, Repeat, Reserve, Run, Serial, Stream,
+    Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core.effects import written
@@ -164,6 +165,8 @@ class _Host:
                 self.launch(node)
             case Stream():
                 self.stream(node)
+            case Pass(otherwise=otherwise):
+                self.nodes(otherwise)
             case Parallel() | InPlace():
                 run_tree(self.frame, node, self.machine)
             case _:

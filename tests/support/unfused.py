@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from loma.backends.kernels.fuse import fuse
-from loma.backends.kernels.ir import Kernel, Nested, Step, Panels, temporaries
+from loma.backends.kernels.ir import Kernel, Nested, Step, Panels, Sweep, temporaries
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.sharing import Library
 from loma.core import builder as b
@@ -81,6 +81,8 @@ def _all_names(function: Function, steps: tuple[Step, ...]) -> set[str]:
             case Nested():
                 for block in step.blocks:
                     found |= _all_names(function, block)
+            case Sweep():
+                found |= _all_names(function, step.otherwise)
             case _:
                 found |= names_of(replace(function, body=(step,)))
     return found
@@ -108,6 +110,8 @@ class _Plain:
                 return (replace(stmt, body=self.steps(body)),)
             case Nested(If() as stmt, (then, other)):
                 return (replace(stmt, then=self.steps(then), other=self.steps(other)),)
+            case Sweep(otherwise=otherwise):
+                return self.steps(otherwise)
             case Nested():
                 raise AssertionError(step)
             case Declare(target, None) if target.name in self._inside:

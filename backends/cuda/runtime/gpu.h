@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <type_traits>
 
 namespace at {
@@ -39,6 +40,20 @@ inline int64_t block_size(int64_t extent, int64_t bytes) {
   return size;
 }
 
+// Whether the call's tensors have narrow numbers, and the device units that multiply matrices of these
+// and are worth it for so many rows and columns, with products over `depth` and `width` numbers.
+bool sweeps(size_t real_bytes, int64_t rows, int64_t columns, int64_t depth, int64_t width);
+
+// The tensor in the dtype that a call is computed in, where it was left in a narrow one.
+void widen(at::Tensor& to, const at::Tensor& from, size_t real_bytes);
+template <typename real, class Tensor>
+Tensor widened(const Tensor& tensor) {
+  Tensor made;
+  const at::Tensor& to = made;
+  widen(const_cast<at::Tensor&>(to), tensor, sizeof(real));
+  return made;
+}
+
 // One launch on the current stream of the call's device. The arguments are given in the kernel's
 // order, but for the numbers, which it has last; then one of statement, fused and serial launches
 // it. Nothing is launched for no iterations.
@@ -48,6 +63,7 @@ class Launch {
   Launch(Kernel& kernel, size_t real_bytes);
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
+  ~Launch();
 
   void pointer(const void* address);
 
@@ -57,6 +73,20 @@ class Launch {
     static_assert(std::is_floating_point_v<real>);
     const at::Tensor& whole = tensor;
     element_of(whole, sizeof(real));
+  }
+
+  // The tensor in the narrow dtype of the call, contiguous: itself, or a copy that lives as long.
+  template <class Tensor>
+  void operand(const Tensor& tensor) {
+    const at::Tensor& whole = tensor;
+    operand_of(whole);
+  }
+
+  // Makes the tensor a new one of that dtype.
+  template <class Tensor>
+  void result(const Tensor& tensor, std::initializer_list<int64_t> sizes) {
+    const at::Tensor& whole = tensor;
+    result_of(const_cast<at::Tensor&>(whole), sizes.begin(), sizes.size());
   }
 
   // A number of the host, for a parameter of that type.
@@ -81,16 +111,23 @@ class Launch {
 
   void serial();
 
+  // A pass over columns for `rows` rows of each of `outer` values; see sweep.h of the device.
+  void sweep(int64_t outer, int64_t rows, int64_t depth, int64_t width);
+
  private:
   static constexpr int kMost = 500;  // of 8 bytes: CUDA takes 4096 bytes, of which the grid has some
 
   void add(uint64_t bits, uint64_t behind = 0, int slots = 1);
   void element_of(const at::Tensor& tensor, size_t bytes);
+  void operand_of(const at::Tensor& tensor);
+  void result_of(at::Tensor& tensor, const int64_t* sizes, size_t rank);
 
   Kernel& kernel_;
   const size_t real_bytes_;
   int slots_ = 0, arguments_ = 0, numbers_ = 0;
   bool aligned_ = true;
+  struct Held;
+  Held* held_ = nullptr;  // copies of operands
   uint64_t bits_[kMost];
   void* starts_[kMost];  // of each argument among the bits
   int64_t known_[kMost];

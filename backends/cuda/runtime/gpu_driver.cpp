@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -183,6 +184,14 @@ bool is_capturing(int device) {
 
 std::string architecture(int device) {
   return "sm_" + std::to_string(10 * attribute(device, kMajor) + attribute(device, kMinor));
+}
+
+bool has_matrix_units(int device) {
+  static std::array<std::atomic<int>, 64> known{};  // 0: not yet
+  if (device < 0 || device >= static_cast<int>(known.size())) return attribute(device, kMajor) >= 8;
+  int found = known[device].load(std::memory_order_relaxed);
+  if (found == 0) known[device].store(found = attribute(device, kMajor) >= 8 ? 1 : -1);
+  return found > 0;
 }
 
 int64_t most_shared(int device) { return attribute(device, kOptInShared); }

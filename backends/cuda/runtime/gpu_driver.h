@@ -26,6 +26,9 @@ bool is_capturing(int device);
 // As compilers name it: sm_90.
 std::string architecture(int device);
 
+// Whether it multiplies matrices of bfloat16 and float16, and copies beside computing: from sm_80 on.
+bool has_matrix_units(int device);
+
 // The shared memory that a block can have at most.
 int64_t most_shared(int device);
 

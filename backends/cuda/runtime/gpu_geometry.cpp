@@ -17,6 +17,7 @@ constexpr int64_t kMostFused = 1 << 16;
 constexpr int64_t kMostWorkspaces = 1024;
 constexpr int64_t kPlain = kPlainShared - kOwnShared;
 constexpr int kLeastBlock = 64;               // threads of a block whose teams are small
+constexpr int64_t kLeastLength = 16, kMostLength = 128;  // of rows of a sweep's operands
 constexpr int64_t kSpread = 256;              // fewer blocks leave processors idle
 
 int64_t blocks_for(int64_t count, int64_t teams, int64_t most) {
@@ -114,6 +115,34 @@ Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t mos
     g.workspace_bytes = g.blocks * g.shared_bytes;
     g.shared_bytes = 0;
   }
+  return g;
+}
+
+namespace {
+
+int sixteens(int64_t length) { return static_cast<int>((length + 15) / 16 * 16); }
+
+}  // namespace
+
+bool sweeps_fit(int64_t rows, int64_t columns, int64_t depth, int64_t width) {
+  constexpr int64_t kMost = int64_t(1) << 30;  // places are 32 bits in a block
+  const auto fits = [](int64_t length) {
+    return length % 8 == 0 && length >= kLeastLength && length <= kMostLength;
+  };
+  return rows < kMost && columns < kMost && columns > 0 && fits(depth) && fits(width);
+}
+
+Geometry sweep_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t width) {
+  Geometry g;
+  g.depth = sixteens(depth);
+  g.width = sixteens(width);
+  const bool is_small = g.depth + g.width <= 128;  // as sweep.h has it
+  g.threads = is_small ? 128 : 256;
+  const int block = (is_small ? 32 : 16) * g.threads / kWarp;
+  constexpr int kColumns = 64, kRoom = 8, kBytes = 2;
+  g.blocks = outer * ((rows + block - 1) / block);
+  g.shared_bytes = kBytes * ((block + 2 * kColumns) * (g.depth + kRoom) +
+                             2 * kColumns * (g.width + kRoom));
   return g;
 }
 

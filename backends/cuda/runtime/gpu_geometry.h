@@ -22,6 +22,7 @@ struct Geometry {
   bool across = false, shared = true;
   int64_t blocks = 1, slices = 1;
   int64_t shared_bytes = 0, workspace_bytes = 0;
+  int narrow = 0, depth = 0, width = 0;  // of a sweep: the dtype of operands, lengths of their rows
 };
 
 // `beside`: how many numbers a thread reads at once.
@@ -30,6 +31,9 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
 Geometry joining_geometry(int64_t count);
 // `most_shared`: the bytes of shared memory that a block can have at most on that device.
 Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared);
+// A pass over columns (sweep.h of the device). Whether it is worth it; and its blocks.
+bool sweeps_fit(int64_t rows, int64_t columns, int64_t depth, int64_t width);
+Geometry sweep_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t width);
 
 }  // namespace loma::gpu
 

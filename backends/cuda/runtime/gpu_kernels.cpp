@@ -26,7 +26,8 @@ void set_compiler(Compiler given) { compiler() = new Compiler(std::move(given));
 bool Form::operator==(const Form& o) const {
   return device == o.device && real_bytes == o.real_bytes && threads == o.threads &&
          team == o.team && stage == o.stage && across == o.across && shared == o.shared &&
-         set == o.set && aligned == o.aligned;
+         narrow == o.narrow && depth == o.depth && width == o.width && set == o.set &&
+         aligned == o.aligned;
 }
 
 Kernel::Kernel(const char* name, const char* text) : state_(new State(name, text)) {}
@@ -38,6 +39,11 @@ Request Kernel::State::request(const Form& form, const int64_t* numbers, int cou
              define("LOMA_THREADS", form.threads), define("LOMA_TEAM", form.team),
              define("LOMA_ACROSS", form.across),   define("LOMA_STAGE", form.stage),
              define("LOMA_SHARED", form.shared)};
+  if (form.narrow != 0) {
+    options.push_back(define("LOMA_NARROW", form.narrow));
+    options.push_back(define("LOMA_DEPTH", form.depth));
+    options.push_back(define("LOMA_WIDTH", form.width));
+  }
   if (form.set != 0) {
     if (form.aligned) options.emplace_back("-DLOMA_ALIGNED");
     options.emplace_back("-DLOMA_KNOWN");

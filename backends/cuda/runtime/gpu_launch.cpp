@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstring>
+#include <vector>
 
 namespace loma::gpu {
 
@@ -46,8 +47,9 @@ class Launcher {
 
   void run(const Geometry& geometry, int stage) {
     Kernel::State& kernel = launch_.kernel_.state();
-    const Form form{device_, launch_.real_bytes_, geometry.threads, geometry.team,
-                    stage,   geometry.across,     geometry.shared};
+    const Form form{device_,         launch_.real_bytes_, geometry.threads, geometry.team,
+                    stage,           geometry.across,     geometry.shared,  geometry.narrow,
+                    geometry.depth,  geometry.width};
     const Function function =
         kernel.find(form, launch_.known_, launch_.numbers_, launch_.aligned_, geometry.shared_bytes);
     grid_.beside = geometry.beside;
@@ -132,6 +134,52 @@ void Launch::serial() {
   launcher.grid_.count = 1;
   launcher.grid_.slices = 1;
   launcher.run(Geometry{}, 0);
+}
+
+// 1 for bfloat16, 2 for float16, 0 where a call's tensors are of another dtype.
+static int narrow_of_call() {
+  const at::ScalarType dtype = call_dtype();
+  return dtype == at::kBFloat16 ? 1 : dtype == at::kHalf ? 2 : 0;
+}
+
+bool sweeps(size_t real_bytes, int64_t rows, int64_t columns, int64_t depth, int64_t width) {
+  if (narrow_of_call() == 0 || real_bytes != sizeof(float)) return false;
+  const at::Device device = call_device();
+  return sweeps_fit(rows, columns, depth, width) && has_matrix_units(device.is_cuda() ? device.index() : 0);
+}
+
+void widen(at::Tensor& to, const at::Tensor& from, size_t real_bytes) {
+  to = from.to(real_bytes == sizeof(double) ? at::kDouble : at::kFloat);
+}
+
+struct Launch::Held {
+  std::vector<at::Tensor> tensors;
+};
+
+Launch::~Launch() { delete held_; }
+
+void Launch::operand_of(const at::Tensor& tensor) {
+  at::Tensor narrow = tensor.to(call_dtype()).contiguous();
+  // Copies to shared memory take 16 bytes at a time.
+  if (reinterpret_cast<uintptr_t>(narrow.const_data_ptr()) % kWide != 0) narrow = narrow.clone();
+  if (held_ == nullptr) held_ = new Held;
+  pointer(narrow.const_data_ptr());
+  held_->tensors.push_back(std::move(narrow));
+}
+
+void Launch::result_of(at::Tensor& tensor, const int64_t* sizes, size_t rank) {
+  tensor = empty({sizes, rank}, at::TensorOptions().dtype(call_dtype()).device(call_device()));
+  pointer(tensor.mutable_data_ptr());
+}
+
+void Launch::sweep(int64_t outer, int64_t rows, int64_t depth, int64_t width) {
+  if (outer <= 0 || rows <= 0) return;
+  Geometry geometry = sweep_geometry(outer, rows, depth, width);
+  geometry.narrow = narrow_of_call();
+  Launcher launcher(*this);
+  launcher.grid_.count = outer * rows;
+  launcher.grid_.slices = 1;
+  launcher.run(geometry, 0);
 }
 
 }  // namespace loma::gpu

@@ -3,6 +3,7 @@
 #define LOMA_CALL_DEVICE_H
 
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 
 #pragma GCC visibility push(default)
 
@@ -10,6 +11,9 @@ namespace loma {
 
 // Where what generated host code makes lies: on the device of the call, elsewhere on the CPU.
 at::Device call_device();
+
+// The floating dtype of the call's tensors, which narrow ones are not computed in.
+at::ScalarType call_dtype();
 
 // Whether the loops of the call are kernels on a GPU, which this thread launches.
 bool call_on_gpu();
@@ -26,7 +30,7 @@ void serve_cpu_by_gpu(bool is_shim);
 // LOMA_CHECK=sync.
 class CallOn {
  public:
-  explicit CallOn(at::Device device);
+  explicit CallOn(at::Device device, at::ScalarType dtype = at::kFloat);
   ~CallOn();
   CallOn(const CallOn&) = delete;
   CallOn& operator=(const CallOn&) = delete;
@@ -37,6 +41,7 @@ class CallOn {
  private:
   at::Device outer_;
   bool outer_gpu_;
+  at::ScalarType outer_dtype_;
 };
 
 }  // namespace loma

@@ -61,7 +61,8 @@ at::Tensor zero_adjoint(const Operator& op, const Parameter& p, Arguments argume
 }
 
 KernelArguments kernel_arguments(const Operator& op, Arguments arguments,
-                                 const std::vector<int64_t>& slots, at::TensorOptions options) {
+                                 const std::vector<int64_t>& slots, at::TensorOptions options,
+                                 uint64_t narrow = 0) {
   const auto& parameters = op.function->parameters;
   KernelArguments out;
   out.tensors.reserve(parameters.size());
@@ -79,7 +80,9 @@ KernelArguments kernel_arguments(const Operator& op, Arguments arguments,
       out.ints.push_back(slots[next_int++]);
     } else {
       const at::Tensor& x = arguments[op.argument_of[i]].toTensor();
-      out.tensors.push_back(as_dtype(x, dtype_of(p.kind, dtype)));
+      const size_t place = out.tensors.size();
+      const bool as_it_is = place < 64 && (narrow >> place & 1) != 0;
+      out.tensors.push_back(as_it_is ? x : as_dtype(x, dtype_of(p.kind, dtype)));
       if (p.kind == Kind::Float && p.role == Role::Out && call_device().is_cuda()) {
         out.tensors.back() = out.tensors.back().to(call_device());
       }
@@ -124,10 +127,18 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
   check_result_sizes(op, slots);
   const auto dtype = dtype_of_call(op, arguments);
   const c10::DeviceGuard on_device(device_of_call(op, arguments));
-  const CallOn call_on(on_device.current_device());
+  const CallOn call_on(on_device.current_device(), dtype);
   const auto options = at::device(on_device.current_device()).dtype(computed_in(dtype));
-  const auto inputs = kernel_arguments(op, arguments, slots, options);
-  const Kernel kernel = general_kernel(op, is_double(inputs.tensors), call_on.on_gpu());
+  Kernel kernel = nullptr;
+  uint64_t narrow = 0;
+  if (call_on.on_gpu() && is_narrow(dtype)) {
+    kernel = general_kernel(op, false, true);
+    narrow = op.specialisations->narrow.load();  // which the kernel says
+  }
+  const auto inputs = kernel_arguments(op, arguments, slots, options, narrow);
+  if (kernel == nullptr) {
+    kernel = general_kernel(op, is_double(inputs.tensors), call_on.on_gpu());
+  }
   const size_t count = op.function->results.size();
   Tensors results = general || call_on.on_gpu()
                         ? call_kernel(kernel, inputs.tensors, inputs.ints, false, count)

@@ -40,8 +40,10 @@ bool register_kernels(const char* name, Kernels kernels) {
   return register_general(specialisations_of(name).general[0], kernels);
 }
 
-bool register_device_kernels(const char* name, Kernels kernels) {
-  return register_general(specialisations_of(name).general[1], kernels);
+bool register_device_kernels(const char* name, Kernels kernels, uint64_t narrow) {
+  Specialisations& own = specialisations_of(name);
+  if (kernels.of_float != nullptr) own.narrow.store(narrow);
+  return register_general(own.general[1], kernels);
 }
 
 bool register_specialisation(const char* name, std::vector<int64_t> slots, bool is_double,

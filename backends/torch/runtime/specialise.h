@@ -45,6 +45,8 @@ class Specialisations {
 
   // The kernels for any sizes, for float and for double: of the CPU, and of GPUs.
   std::atomic<Kernel> general[2][2] = {{nullptr, nullptr}, {nullptr, nullptr}};
+  // Which tensors the GPU's kernel in float takes as they are.
+  std::atomic<uint64_t> narrow{0};
 
   // The kernel for a call with those slots, null where there is none.
   Kernel find(const std::vector<int64_t>& slots, bool is_double) const;

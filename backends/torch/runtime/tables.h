@@ -57,9 +57,10 @@ constexpr Kernels kernels_of(Kernel kernel) {
 // before the operator itself is registered.
 __attribute__((visibility("default"))) bool register_kernels(const char* name, Kernels kernels);
 
-// The same for tensors on a GPU, whose kernels for any sizes these are.
-__attribute__((visibility("default"))) bool register_device_kernels(const char* name,
-                                                                    Kernels kernels);
+// The same for tensors on a GPU, whose kernels for any sizes these are. Bit k of `narrow`: in a call
+// with bfloat16 or float16 the kernel in float takes tensor k as it is.
+__attribute__((visibility("default"))) bool register_device_kernels(const char* name, Kernels kernels,
+                                                                    uint64_t narrow = 0);
 
 // Registers a kernel of the operator for those slots (sizes, then ints), as above.
 __attribute__((visibility("default"))) bool register_specialisation(const char* name,

@@ -45,6 +45,7 @@ void free(void*);
 #define gridDim (loma_shim_threads.grid_size)
 #define LOMA_EXCHANGED(name) asm volatile("" : : "r"(name) : "memory")
 #define LOMA_DYNAMIC_SHARED(name) char* const name = loma_shim_threads.shared
+#define LOMA_MATRIX_UNITS "shim_matrix_units.h"
 
 inline void __syncthreads() { loma_shim_threads.barrier(); }
 inline void __syncwarp(unsigned mask = 0xffffffffu) { loma_shim_threads.warp_barrier(mask); }

@@ -17,6 +17,7 @@ from loma import cache
 from loma.backends.cuda import texts
 
 _HERE = Path(__file__).resolve().parent
+_OWN = ("shim.h", "shim_matrix_units.h", "threads.h")
 _KERNEL = re.compile(r"\bLOMA_KERNEL\s+(\w+)")
 _IMAGE_FLAGS = (
     "g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-nostdinc", "-fvisibility=hidden", "-Wall",
@@ -90,7 +91,7 @@ def image(name: str, text: str, options: Sequence[str], architecture: str = "sm_
 @functools.cache
 def _all_headers() -> dict[str, str]:
     """Those that NVRTC is given, and the shim's own."""
-    own = {name: (_HERE / name).read_text() for name in ("shim.h", "threads.h")}
+    own = {name: (_HERE / name).read_text() for name in _OWN}
     return {**texts.headers(), **own}
 
 
