@@ -53,7 +53,7 @@ def _moved(call: Callable[..., Any], record: dict[str, Any]) -> Callable[..., An
     def back(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(map(back, value))
-        return value.cpu() if isinstance(value, torch.Tensor) else value
+        return value.cpu() if isinstance(value, torch.Tensor) and value.is_cuda else value
 
     def moved(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or len(args) + len(kwargs) != len(names):
