@@ -65,6 +65,7 @@ def _moved(call: Callable[..., Any], record: dict[str, Any]) -> Callable[..., An
         for k in outs:
             if isinstance(values[k], torch.Tensor) and values[k] is not given[k]:
                 values[k].copy_(given[k])
-        return back(result)
+        moves = any(old is not new for old, new in zip(values, given, strict=True))
+        return back(result) if moves else result
 
     return moved
