@@ -22,6 +22,8 @@ _STANDARD = {
 
 # What a kernel's text begins with.
 INCLUDE = '#include "device.h"\n'
+# What stands before that in a kernel of many loops: a form for any numbers has each of them once.
+LONG = "#define LOMA_LONG\n"
 # What it has besides where scalar functions come with it.
 VALUES = '#include "values.h"\n'
 
