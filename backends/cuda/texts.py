@@ -11,7 +11,8 @@ _FILES = (
     "openmp/runtime/arithmetic.h", "openmp/runtime/special.h", "openmp/runtime/spans.h",
     "cuda/runtime/report.h",
     "cuda/device/checks.h", "cuda/device/containers.h", "cuda/device/device.h",
-    "cuda/device/grid.h", "cuda/device/parts.h", "cuda/device/places.h", "cuda/device/reduce.h",
+    "cuda/device/divide.h", "cuda/device/grid.h", "cuda/device/parts.h",
+    "cuda/device/places.h", "cuda/device/reduce.h",
     "cuda/device/statement.h", "cuda/device/std.h", "cuda/device/team.h", "cuda/device/values.h",
     "cuda/device/vector_math.h",
 )  # fmt: skip

@@ -239,6 +239,26 @@ def test_special_functions() -> None:
         np.testing.assert_allclose(y[:, k], column, rtol=tolerance, atol=1e-14)
 
 
+@pytest.mark.parametrize("real", REALS)
+def test_quotients(real: str) -> None:
+    """Rounded as IEEE 754 says, also of numbers near the ends of the range, zeros, NaN and
+    infinities; the last bit of what comes of the smallest numbers aside."""
+    ends = [0.0, -0.0, 1.0, -3.0, 6.0, 1e-30, 1e30, 3e38, -1.2e-38, 1e-44, np.inf, -np.inf, np.nan]
+    random = np.random.default_rng(1)
+    some = np.exp2(random.uniform(-90, 120, 3000)) * random.choice([-1, 1], 3000)
+    pairs = [*((a, b) for a in ends for b in ends), *zip(some[:1500], some[1500:], strict=True)]
+    both = np.array(pairs, REALS[real])
+    a, b = both[:, 0].copy(), both[:, 1].copy()
+    y = written((len(a),), REALS[real])
+    Kernel(texts.QUOTIENTS).launch(Form(real=real), (y, a, b, len(a)), len(a))
+    with np.errstate(all="ignore"):
+        expected = a / b
+    normal = ~((np.abs(a) < 1e-30) | (np.abs(expected) < 1e-36)) | (expected == 0)
+    np.testing.assert_array_equal(y[normal], expected[normal])
+    np.testing.assert_array_equal(np.signbit(y), np.signbit(expected))
+    np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-44)
+
+
 def test_one_thread() -> None:
     x, s = values((50,), "double"), 0.0
     y = written((50,), np.float64)

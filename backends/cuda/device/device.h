@@ -28,6 +28,7 @@
 
 #include "arithmetic.h"
 #include "checks.h"
+#include "divide.h"
 #include "grid.h"
 #include "places.h"
 #include "special.h"
