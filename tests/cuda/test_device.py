@@ -247,7 +247,7 @@ def test_quotients(real: str) -> None:
     random = np.random.default_rng(1)
     some = np.exp2(random.uniform(-90, 120, 3000)) * random.choice([-1, 1], 3000)
     pairs = [*((a, b) for a in ends for b in ends), *zip(some[:1500], some[1500:], strict=True)]
-    both = np.array(pairs, REALS[real])
+    both: Array = np.array(pairs, REALS[real])
     a, b = both[:, 0].copy(), both[:, 1].copy()
     y = written((len(a),), REALS[real])
     Kernel(texts.QUOTIENTS).launch(Form(real=real), (y, a, b, len(a)), len(a))
