@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from loma.core import builder as b, sizes
 from loma.core.axes import runs_over, target_axes
+from loma.core.distinct import fill_together
 from loma.core.effects import written
 from loma.core.ir import (
     Assign, Axis, Declare, Expr, FloatConst, Index, IndexAssign, IntConst, Module, Op, Reduce, Stmt,
@@ -83,7 +84,7 @@ def _filled(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 def _whole_first(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """With the first addition to all elements of a fresh tensor in front of those to some of them:
-    it may assign."""
+    it may assign. Additions to parts that make up the tensor assign, too."""
     out = list(body)
     for stmt in body:
         if not isinstance(stmt, Declare) or not _is_zero(stmt.value):
@@ -91,6 +92,11 @@ def _whole_first(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         name = stmt.target.name
         added = _added(out, out.index(stmt) + 1, name)
         whole = next((k for k in added if _covers(out[k])), None)
+        if whole is None:
+            for k in added[: fill_together([out[k] for k in added], name)]:
+                part = out[k]
+                assert isinstance(part, IndexAssign)
+                out[k] = replace(part, op="=")
         if whole is None or whole == added[0]:
             continue
         between = written(tuple(out[added[0] : whole])) - {name}
