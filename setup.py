@@ -10,6 +10,7 @@ README = ROOT / "README.md"
 CONFIG = (ROOT / "loma" / "config.py").read_text(encoding="utf-8")
 (VERSION,) = re.findall('^VERSION = "(.+?)"', CONFIG, re.M)
 
+DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1,<2"]
 EDITOR = ["lsprotocol>=2025.0.0", "pygls>=2,<3"]
 # What the Capsule Network's commands and the pictures of examples and benchmarks need besides.
 MATPLOTLIB = "matplotlib>=3.8,<4"
@@ -123,6 +124,7 @@ setup(
     ],
     extras_require={
         "capsnet": CAPSNET,
+        "docs": DOCS,  # mkdocs build
         "editor": EDITOR,  # loma language-server
         "notebook": ["ipykernel>=6.29", "ipython>=8.12", "nbclient>=0.10", "pygments>=2.15"],
         "plot": [MATPLOTLIB],  # loma tune --plot
@@ -135,6 +137,7 @@ setup(
             "mypy>=1.11",
             "nbclient>=0.10",
             "ipykernel>=6.29",
+            *DOCS,
             *EDITOR,
             "setuptools>=70.1",  # builds wheels by itself
         ],

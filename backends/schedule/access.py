@@ -105,6 +105,11 @@ def analyse(
 
 
 def _plus(total: Expr, number: Expr, stride: Expr) -> Expr:
+    """``total + number * stride``, in normal form."""
+    if number == ZERO:
+        return total
+    if number == ONE:
+        return stride if total == ZERO else sizes.total((total, stride))
     return sizes.simplify(Binary("+", total, Binary("*", number, stride, INT), INT))
 
 

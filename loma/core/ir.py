@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache, wraps
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
@@ -40,10 +40,39 @@ class Node:
     _hash: int
     _memo: dict[Callable[..., Any], Any]
 
+    def __init_subclass__(cls) -> None:
+        # ``dataclass`` makes the class that has slots from one that has its fields already.
+        if "__slots__" in vars(cls) and "__dataclass_fields__" in vars(cls):
+            cls.__init__ = _initialiser(cls)  # type: ignore[method-assign]
+
+
+def _initialiser(cls: type) -> Callable[..., None]:
+    """What sets the fields by their slots: a frozen dataclass's own goes through
+    ``object.__setattr__``, which looks each up. Most of what a compiler does is making nodes."""
+    known: dict[str, object] = {}
+    parameters: list[str] = []
+    named: list[str] = []
+    lines: list[str] = []
+    for part in fields(cls):
+        name = part.name
+        known[f"_set_{name}"] = getattr(cls, name).__set__
+        lines.append(f"    _set_{name}(self, {name})\n")
+        text = name
+        if part.default is not MISSING:
+            known[f"_default_{name}"] = part.default
+            text += f"=_default_{name}"
+        (named if part.kw_only else parameters).append(text)
+    told = ["self", *parameters, *(["*", *named] if named else [])]
+    exec(f"def __init__({', '.join(told)}):\n{''.join(lines)}", known)
+    made: Callable[..., None] = known["__init__"]  # type: ignore[assignment]
+    return made
+
 
 def hashed_once(cls: Class) -> Class:
     """A dataclass whose nodes keep their hash: that of a tree takes a walk of all of it."""
-    compared = attrgetter(*(field.name for field in fields(cls) if field.compare))  # type: ignore[arg-type]
+    compared = attrgetter(
+        *(part.name for part in fields(cls) if part.compare and part.hash is not False)  # type: ignore[arg-type]
+    )
 
     def __hash__(self: Node) -> int:
         try:
@@ -219,7 +248,7 @@ class Var(Node):
     """A variable, an argument, a size variable, a loop counter, or the value of an index."""
 
     name: str
-    type: Type
+    type: Type = field(hash=False)
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -230,7 +259,7 @@ class Index(Node):
 
     base: Expr
     subscripts: tuple[Expr, ...]
-    type: Type
+    type: Type = field(hash=False)
     span: Span = field(default=NOWHERE, compare=False)
 
     @property
@@ -245,7 +274,7 @@ class Index(Node):
 class Member(Node):
     base: Expr
     name: str
-    type: Type
+    type: Type = field(hash=False)
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -256,7 +285,7 @@ class Unary(Node):
 
     op: Literal["-", "not"]
     operand: Expr
-    type: Type
+    type: Type = field(hash=False)
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -268,7 +297,7 @@ class Binary(Node):
     op: BinaryOp
     left: Expr
     right: Expr
-    type: Type
+    type: Type = field(hash=False)
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -280,7 +309,7 @@ class Select(Node):
     cond: Expr
     then: Expr
     other: Expr
-    type: Type
+    type: Type = field(hash=False)
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -291,7 +320,7 @@ class Builtin(Node):
 
     name: str
     args: tuple[Expr, ...]
-    type: Type
+    type: Type = field(hash=False)
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -302,7 +331,7 @@ class Call(Node):
 
     function: str
     args: tuple[Expr, ...]
-    type: Type
+    type: Type = field(hash=False)
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -315,7 +344,7 @@ class MakeStruct(Node):
     """
 
     args: tuple[Expr, ...]
-    type: StructType
+    type: StructType = field(hash=False)
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -332,7 +361,7 @@ class Op(Node):
     name: str
     args: tuple[Expr, ...]
     attrs: tuple[tuple[str, Attr], ...]
-    type: Type
+    type: Type = field(hash=False)
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -348,7 +377,7 @@ class Reduce(Node):
     kind: ReduceKind
     body: Expr
     axes: tuple[Axis, ...]
-    type: Type
+    type: Type = field(hash=False)
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -371,7 +400,7 @@ class NoDiff(Node):
     """``no_diff(expr)``: the value, through which no derivative passes."""
 
     operand: Expr
-    type: Type
+    type: Type = field(hash=False)
     span: Span = field(default=NOWHERE, compare=False)
 
 

@@ -19,10 +19,14 @@ from loma.core.ir import (
     Unary, Var, remembered, replace,
 )  # fmt: skip
 from loma.core.walk import map_children, variable_names, walk
+from loma.errors.spans import NOWHERE
 
 IsSize: TypeAlias = Callable[[str], bool]  # tells the variables that are never negative
 Monomial: TypeAlias = tuple[Expr, ...]
 Polynomial: TypeAlias = Mapping[Monomial, int]
+
+
+_ONE: Polynomial = {(): 1}
 
 
 def _key(atom: Expr) -> tuple[int, str]:
@@ -35,6 +39,8 @@ def _text(atom: Expr) -> str:
 
 
 def _product(left: Polynomial, right: Polynomial) -> Polynomial:
+    if left == _ONE or right == _ONE:  # as most strides and many coefficients are
+        return right if left == _ONE else left
     out: dict[Monomial, int] = {}
     for m1, c1 in left.items():
         for m2, c2 in right.items():
@@ -59,20 +65,14 @@ def constant(expr: Expr) -> int | None:
     return poly[()] if set(poly) == {()} else None
 
 
+@remembered
 def polynomial(expr: Expr) -> Polynomial:
     """The expression as a sum of products of atoms, without zero coefficients."""
     match expr:
         case IntConst(value):
             return {(): value} if value else {}
-        case Var(name, type_):
-            return {(Var(name, type_),): 1}  # wherever it stands in the text
-        case _:
-            return _polynomial(expr)
-
-
-@remembered
-def _polynomial(expr: Expr) -> Polynomial:
-    match expr:
+        case Var(name, type_):  # wherever it stands in the text
+            return {(expr if expr.span is NOWHERE else Var(name, type_),): 1}
         case Unary("-", operand):
             return added({}, polynomial(operand), -1)
         case Binary("+", left, right):
@@ -266,7 +266,8 @@ def bindings(params: Sequence[Param], known: Iterable[int] | None = None) -> dic
     for k in range(len(params)) if known is None else known:
         for d, dim in enumerate(dims_of(params[k])):
             if isinstance(dim, Var):
-                alone.setdefault(dim.name, Binding(k, d))
+                if dim.name not in alone:
+                    alone[dim.name] = Binding(k, d)
             elif (parts := scaled_size(dim)) is not None:
                 name, scale, offset = parts
                 scaled.setdefault(name, Binding(k, d, scale, offset))

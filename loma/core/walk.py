@@ -337,7 +337,12 @@ def nodes(body: tuple[Stmt, ...]) -> Iterator[Expr]:
 
 def calls(body: tuple[Stmt, ...]) -> Iterator[Call]:
     """Every call of a function of the program, nested ones included."""
-    return (node for node in nodes(body) if isinstance(node, Call))
+    return chain.from_iterable(map(_calls, body))
+
+
+@remembered
+def _calls(stmt: Stmt) -> tuple[Call, ...]:
+    return tuple(node for node in nodes((stmt,)) if isinstance(node, Call))
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:

@@ -640,16 +640,15 @@ def test_both_layers_in_one_module() -> None:
     assert pickle.loads(pickle.dumps(module.square)) is module.square
 
 
-@loma.module
-def embedded() -> None:
-    class Point:
-        x: float
-
-    def norm(p: In[Point]) -> float:  # type: ignore[name-defined]  # noqa: F821
-        return abs(p.x)  # type: ignore[no-any-return]  # the line of the function
-
-
 def test_programs_in_python_files() -> None:
+    @loma.module
+    def embedded() -> None:
+        class Point:
+            x: float
+
+        def norm(p: In[Point]) -> float:  # type: ignore[name-defined]  # noqa: F821
+            return abs(p.x)  # type: ignore[no-any-return]  # the line of the function
+
     assert embedded.norm(embedded.Point(x=-2.0)) == 2.0
 
 

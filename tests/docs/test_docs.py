@@ -7,6 +7,7 @@ A page is a sequence of blocks, and its blocks are run in order in an empty fold
 ``python``     is run
 ``pycon``      a session at Python's prompt: statements, and what each prints
 ``console``    commands after ``$``, and what each prints
+``sh``         commands, of which those of loma are run; what they print is not on the page
 ``text``       is a file, where a name follows
 =============  =================================================================================
 
@@ -28,7 +29,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+import torch
+from click.testing import CliRunner, Result
 
 from conftest import ROOT
 from pages import BLOCK, PAGES
@@ -64,6 +66,11 @@ class Page:
                 text = "".join(self._session(text))
             case "console":
                 text = "".join(self._commands(text))
+            case "sh":
+                for line in text.splitlines():
+                    if line.startswith("loma "):
+                        done = self._command(line)
+                        assert done.exit_code == 0, done.output
         return f"```{kind}{f' {name}' if name else ''}\n{text}```"
 
     def _statements(self, text: str) -> None:
@@ -93,9 +100,12 @@ class Page:
     def _commands(self, text: str) -> Iterator[str]:
         for line in text.splitlines():
             if line.startswith("$ "):
-                program, *args = shlex.split(line[2:])
-                assert program == "loma", f"only the command loma is replayed: {line}"
-                yield f"{line}\n{CliRunner().invoke(main, args).output}"
+                yield f"{line}\n{self._command(line[2:]).output}"
+
+    def _command(self, line: str) -> Result:
+        program, *args = shlex.split(line)
+        assert program == "loma", f"only the command loma is replayed: {line}"
+        return CliRunner().invoke(main, args)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -103,15 +113,19 @@ def test_pages_show_what_happens(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LOMA_SPECIALISATIONS", "8")
     page = ROOT / name
     text = page.read_text(encoding="utf-8")
+    if "specialise.made()" in text:  # else kernels for known sizes are not what it is about
+        monkeypatch.setenv("LOMA_SPECIALISATIONS", "8")
     gc.collect()
     memory.release()  # the pool begins as in a process of its own
     gc.disable()  # as long as the page runs, but where it is asked for: between lines that count
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # of two, one waits for the other while both workers have tests to run
     try:
         replayed = Page().replayed(text)
     finally:
+        torch.set_num_threads(threads)
         gc.enable()
     if request.config.getoption("--update-golden"):
         page.write_text(replayed, encoding="utf-8")

@@ -57,6 +57,22 @@ def test_products_reach_the_library(statement: str) -> None:
     assert any(isinstance(library_call(s, CPU), Contract) for s in made)
 
 
+def test_what_several_statements_share_lies_along_what_it_is_made_of() -> None:
+    """The first of them has its loops in another order."""
+    args = "q : In[Tensor[Q, D]], k : In[Tensor[K, D]], g : In[Tensor[Q, K]]"
+    made = canonical(
+        f"def f({args}) -> tuple[Tensor[D], Tensor[Q, K]]:\n"
+        "    v : Tensor[D]\n    e : Tensor[Q, K]\n"
+        "    v[d] = sum(g[i, j] * tanh(q[i, d] + k[j, d]) for i in Q for j in K)\n"
+        "    e[i, j] = sum(tanh(q[i, d] + k[j, d]) for d in D)\n"
+        "    return v, e\n"
+    )
+    (held,) = [
+        s for s in made.body if isinstance(s, IndexAssign) and "tanh" in s.element.tensor.name
+    ]
+    assert [str(getattr(place, "name", "")) for place in held.element.subscripts] == ["i", "j", "d"]
+
+
 def test_a_convolution_reaches_the_library() -> None:
     read = "zero_pad(x[b, k, h + p - 1, v + q - 1]) * w[o, k, p, q]"
     total = f"sum({read} for k in C for p in range(3) for q in range(3))"

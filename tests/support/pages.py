@@ -8,8 +8,9 @@ from conftest import ROOT
 
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = (
-    "README.md", "docs/tutorial.md", "docs/tensors.md", "docs/language.md", "docs/compat.md",
-    "docs/python.md", "docs/gpu.md", "docs/performance.md", "docs/capsnet.md",
+    "README.md", "docs/layers.md", "docs/tutorial.md", "docs/tensors.md", "docs/recipes.md",
+    "docs/language.md", "docs/compat.md", "docs/python.md", "docs/gpu.md", "docs/performance.md",
+    "docs/capsnet.md",
 )  # fmt: skip
 
 

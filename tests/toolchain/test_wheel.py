@@ -134,7 +134,14 @@ def test_the_wheel_says_what_it_is(archives: tuple[Path, Path]) -> None:
     assert str(metadata.get_payload()).strip() == readme.strip()
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
     assert metadata["Name"] == "loma-torch"
-    assert metadata.get_all("Provides-Extra") == ["capsnet", "editor", "notebook", "plot", "test"]
+    assert metadata.get_all("Provides-Extra") == [
+        "capsnet",
+        "docs",
+        "editor",
+        "notebook",
+        "plot",
+        "test",
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from loma.core.ir import (
 from loma.core.sizes import constant
 from loma.core.walk import (
     free_variables, map_guarded, map_tensor_functions, substitute,
-    variables,
+    variables, walk,
 )  # fmt: skip
 from loma.passes.canonical.hoisting import InBlocks
 from loma.passes.liveness import covers
@@ -131,7 +131,7 @@ class _Costly(InBlocks):
         part, names = self._part(expr, scope)
         held = self._held.get(part)
         if held is None or held.version != self._written[held.tensor.name]:
-            axes = tuple(axis for axis in scope.values() if axis.name in names)
+            axes = _along_memory(expr, [axis for axis in scope.values() if axis.name in names])
             lacks = any(
                 constant(axis.extent) != 1 for axis in scope.values() if axis.name not in names
             )
@@ -195,6 +195,19 @@ class _Costly(InBlocks):
 
 def _axes(axes: tuple[Axis, ...]) -> Scope:
     return {axis.name: axis for axis in axes}
+
+
+def _along_memory(expr: Expr, axes: list[Axis]) -> tuple[Axis, ...]:
+    """The axes in the order of their loops, but last the one that is last in all that is read along
+    any of them: the loops around other places that read the tensor may have another order, and what
+    goes through their operands along memory goes so through the tensor."""
+    names = {axis.name for axis in axes}
+    if any(free_variables(axis.extent) & names for axis in axes):
+        return tuple(axes)
+    reads = (node for node in walk(expr) if isinstance(node, Index))
+    ends = {node.subscripts[-1] for node in reads if free_variables(node) & names}
+    last = [axis for axis in axes if ends == {Var(axis.name, INT)}]
+    return (*(axis for axis in axes if axis not in last), *last)
 
 
 def _is_costly(expr: Expr) -> bool:

@@ -19,7 +19,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.walk import (
     children, expressions, free_variables, map_blocks, map_children, map_expressions,
-    map_tensor_functions, statements, variables,
+    map_tensor_functions, mentioned_names, own_names, statements, variables,
 )  # fmt: skip
 from loma.passes.canonical.views import element
 
@@ -60,6 +60,8 @@ def _wanted(name: str, body: tuple[Stmt, ...]) -> Order | None:
     another one."""
     found: set[Order | None] = set()
     for stmt in statements(body):
+        if name not in own_names(stmt):
+            continue
         own: tuple[str, ...] = ()
         sums = False
         match stmt:
@@ -98,7 +100,8 @@ def _orders(
         case _:
             inner = reduced or isinstance(expr, Reduce)
             for child in children(expr):
-                yield from _orders(child, name, indices, inner)
+                if name in free_variables(child):
+                    yield from _orders(child, name, indices, inner)
 
 
 def _read_order(
@@ -124,6 +127,8 @@ def _transposed(view: Op) -> Order | None:
 
 def _stored(stmt: Stmt, name: str, order: Order) -> Stmt:
     """The statement with that tensor in another order."""
+    if name not in mentioned_names((stmt,)):
+        return stmt
 
     def visit(expr: Expr) -> Expr:
         if isinstance(expr, Op) and expr.name == "transpose" and _is(expr.args[0], name):
