@@ -13,6 +13,7 @@ import pytest
 import torch
 from shim_device import REALS, Form, Kernel, LaunchError, number, seed
 
+from loma.backends.cuda import texts as device
 from loma.backends.cuda.texts import headers
 
 Array = np.ndarray[Any, Any]
@@ -150,6 +151,22 @@ def test_columns_of_parts(layout: tuple[int, int, bool], real: str) -> None:
         np.testing.assert_array_equal(y, x + places)
         np.testing.assert_array_equal(s, y.sum(1))
         np.testing.assert_array_equal(b, x.argmax(1) if x.size else b)
+
+
+@pytest.mark.parametrize("layout", [(64, 1), (64, 32), (128, 128)], ids=str)
+def test_long_kernels_give_the_same(layout: tuple[int, int]) -> None:
+    """The form of a kernel with many loops has each of them once."""
+    long = device.LONG + device.INCLUDE + texts.COLUMNS_OF_PARTS
+    for r, d in ((3, 33), (40, 12), (2, 600), (70, 64)):
+        x = values((2, r, d), "float")
+        found = []
+        for text in (texts.COLUMNS_OF_PARTS, long):
+            y, s = written((2, r, d), x.dtype), written((2, d), x.dtype)
+            b = written((2, d), np.int64)
+            Kernel(text).launch(Form(*layout), (y, s, b, x, r, d), 2)
+            found.append([array.tobytes() for array in (y, s, b)])
+        assert found[0] == found[1]
+        assert not np.isnan(y).any()
 
 
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if not layout[2]], ids=str)

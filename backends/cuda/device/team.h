@@ -62,12 +62,13 @@ struct Team {
   template <typename Body>
   static void beside(int64_t count, int64_t row, const Body& body) {
     if (row % kBeside != 0 || count < kTeam * kBeside) return each(count, 1, body);
-    const int64_t groups = count / kBeside, rounds = groups / kTeam;
+    const int64_t groups = count / kBeside;
     int64_t p = rank();
 #if LOMA_UNROLL == 1
 #pragma unroll 1
     for (; p < groups; p += kTeam) side_by_side(p, body);
 #else
+    const int64_t rounds = groups / kTeam;
 #pragma unroll LOMA_UNROLL_BESIDE
     for (int64_t k = 0; k < rounds; ++k, p += kTeam) side_by_side(p, body);
     if (p < groups) side_by_side(p, body);
