@@ -33,7 +33,7 @@ def image(name: str, text: str, options: Sequence[str], architecture: str) -> by
     library = find()
     told = (*_ALWAYS, f"--gpu-architecture={library.target(architecture)}", *options)
     headers = texts.headers()
-    if not text.startswith(texts.INCLUDE):
+    if texts.INCLUDE not in text:
         text = texts.INCLUDE + text
     named = [part for item in headers.items() for part in item]
     key = cache.digest(["nvrtc", *map(str, library.version), name, text, *told, "", *named])

@@ -10,7 +10,9 @@ from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
     AllReduce, Fill, InPlace, Loop, Node, Parallel, Store, dtype_of,
 )  # fmt: skip
-from loma.core.ir import POSITIONS, Builtin, Index, Var
+from loma.core.ir import (
+    POSITIONS, Binary, Builtin, FloatConst, FloatType, Index, IntConst, Var,
+)  # fmt: skip
 
 
 class ThreadText(LoopText):
@@ -26,6 +28,18 @@ class ThreadText(LoopText):
 
     def in_vectors(self) -> bool:
         return False
+
+    def _binary(self, expr: Binary) -> c.Expression:
+        match expr:
+            case Binary("/", left, right, type=FloatType()) if (
+                self._has_team  # whose loops are unrolled
+                and self.context.machine.reciprocals
+                and not isinstance(right, FloatConst | IntConst)
+            ):
+                operands = self.value(left, expr.type), self.value(right, expr.type)
+                return c.call("loma::divide<real>", *operands)
+            case _:
+                return super()._binary(expr)
 
     def _builtin(self, expr: Builtin) -> c.Expression:
         match expr:

@@ -17,6 +17,8 @@ from loma.core import sizes
 from loma.core.ir import Stmt, TensorType, Var
 from loma.errors.spans import line_in_file
 
+_MANY = 12  # loops of a kernel, which make it a long one
+
 
 class Start:
     """A kernel and the call that starts it: parameters are added to both in the same order.
@@ -90,6 +92,8 @@ class Start:
         text = before + kernel.text()
         if "__scalar<" in text:
             text = f"{texts.VALUES}{self._context.helpers}\n\n{text}"
+        if sum("team_." in written for written in body.lines) > _MANY:
+            text = f"{texts.LONG}{texts.INCLUDE}{text}"
         context = self._context
         line = next((s.span.line for s in self._source if s.span.line), 0)
         line = line_in_file(line) if line else 0

@@ -211,8 +211,23 @@ def _decoded(nest: _Nest, flat: list[Loop]) -> tuple[Var, list[Node]]:
 
 
 def _fastest_last(flat: list[Loop], found: list[Access]) -> list[Loop]:
-    """With the axis behind the others along which most of what is accessed lies in order."""
+    """With the axis behind the others along which most of what is accessed lies in order; in front
+    of it those of a few values that some operand does not have, which is then read again soon."""
     if not flat:
         return flat
     best = max(reversed(flat), key=lambda loop: score(loop.name, found))
-    return [*(loop for loop in flat if loop is not best), best]
+    others = [loop for loop in flat if loop is not best]
+    again = [loop for loop in others if _is_short(loop) and not _in_all(loop, found)]
+    return [*(loop for loop in others if loop not in again), *again, best]
+
+
+def _is_short(loop: Loop) -> bool:
+    return (sizes.constant(loop.axis.extent) or _SHORT) < _SHORT
+
+
+def _in_all(loop: Loop, found: list[Access]) -> bool:
+    """Whether all that is accessed depends on the loop's axis."""
+    return all(
+        access.is_loose_in(loop.name) or sizes.constant(access.coefficient(loop.name)) != 0
+        for access in found
+    )

@@ -11,9 +11,10 @@ _FILES = (
     "openmp/runtime/arithmetic.h", "openmp/runtime/special.h", "openmp/runtime/spans.h",
     "cuda/runtime/report.h",
     "cuda/device/checks.h", "cuda/device/containers.h", "cuda/device/device.h",
-    "cuda/device/grid.h", "cuda/device/matrix_units.h", "cuda/device/parts.h",
-    "cuda/device/places.h", "cuda/device/reduce.h", "cuda/device/statement.h", "cuda/device/std.h",
-    "cuda/device/sweep.h", "cuda/device/team.h", "cuda/device/values.h",
+    "cuda/device/divide.h", "cuda/device/grid.h", "cuda/device/matrix_units.h",
+    "cuda/device/parts.h", "cuda/device/places.h", "cuda/device/reduce.h",
+    "cuda/device/statement.h", "cuda/device/std.h", "cuda/device/sweep.h", "cuda/device/team.h",
+    "cuda/device/values.h",
     "cuda/device/vector_math.h",
 )  # fmt: skip
 _STANDARD = {
@@ -23,6 +24,8 @@ _STANDARD = {
 
 # What a kernel's text begins with.
 INCLUDE = '#include "device.h"\n'
+# What stands before that in a kernel of many loops: a form for any numbers has each of them once.
+LONG = "#define LOMA_LONG\n"
 # What it has besides where scalar functions come with it.
 VALUES = '#include "values.h"\n'
 # What one has that is a pass over columns.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set as AbstractSet
 from dataclasses import replace
+from itertools import takewhile
 
 from loma import errors
 from loma.backends.kernels.beside import reads_beside
@@ -26,6 +27,7 @@ from loma.backends.schedule.host import (
     Pass, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.core import sizes
+from loma.core.distinct import fill_together
 from loma.core.effects import assigned, written_places
 from loma.core.ir import (
     INT, Assign, AtomicAdd, Axis, Binary, Declare, Expr, For, If, Index, IndexAssign, IntConst, Pop,
@@ -181,7 +183,9 @@ class Lowering:
         nodes: list[HostNode] = []
         for name in sorted((names & written) - self._ready):
             unknown = self._may_have_memory(name)
-            blank = name not in before and name not in sums and not unknown
+            own = [stmt for stmt in step.source if name in mentioned_names((stmt,))]
+            whole = name not in before or fill_together(_assignments(own), name) > 0
+            blank = whole and name not in sums and not unknown
             nodes.append(self._allocate(name, not blank, unknown))
         return nodes
 
@@ -406,6 +410,13 @@ class Lowering:
 def _operands(sweep: Sweep) -> tuple[Var, ...]:
     found = sweep.found
     return tuple(e.tensor for e in (found.scores.query, found.scores.key, found.values))
+
+
+def _assignments(statements: Sequence[Stmt]) -> list[Stmt]:
+    """The first statements, as far as they assign."""
+    return list(
+        takewhile(lambda stmt: isinstance(stmt, IndexAssign) and stmt.op == "=", statements)
+    )
 
 
 def _in_one_loop(nodes: Sequence[HostNode]) -> Iterator[tuple[Stmt, ...]]:

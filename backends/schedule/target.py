@@ -83,13 +83,14 @@ CPU = Target(
     product_bytes=2 << 20, panel_least=16,
 )  # fmt: skip
 
-# GPUs of NVIDIA. Panels keep temporaries in the second-level cache.
+# GPUs of NVIDIA. Panels keep temporaries in the second-level cache, but have a block for each
+# processor: one with fewer takes as long.
 GPU = Target(
     threads=True, library=True, teams=True,
     vector_bytes=0, tile=1, accumulators=1, group=1, gain=0.0,
     strip=1, across=1, square=1, block=1,
     chunk=1, grain=1,
     block_bytes=16384, block_least=32, block_most=256, rows=0, panel_bytes=64 << 20,
-    product_bytes=64 << 20, panel_least=64,
+    product_bytes=64 << 20, panel_least=128,
     fused=True,
 )  # fmt: skip

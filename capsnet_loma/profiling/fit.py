@@ -29,6 +29,8 @@ def linear_fit(x: Sequence[float], y: Sequence[float], confidence: float = 0.90)
     """
     if len(x) < 3:
         raise ValueError(f"a slope with a confidence interval needs 3 points, got {len(x)}")
+    if len(set(x)) < 2:
+        raise ValueError("a slope needs different counts: all x values are identical")
     from scipy import stats
 
     line = stats.linregress(x, y)

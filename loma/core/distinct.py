@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loma.core import sizes
-from loma.core.axes import target_axes
+from loma.core.axes import runs_over, target_axes
 from loma.core.ir import (
     INT, Axis, Binary, Expr, Index, IndexAssign, IntConst, Stmt, TensorType, Unary, Var, remembered,
     replace,
@@ -171,6 +171,49 @@ def fills(place: Index, axes: tuple[Axis, ...]) -> bool:
         return False
     points = sizes.product(tuple(axis.extent for axis in kept))
     return sizes.equal(points, sizes.product(dims)) is True
+
+
+def fill_together(statements: Sequence[Stmt], name: str) -> int:
+    """How many of the first statements it takes until each element of a tensor was named once: they
+    cut one dimension into parts, one behind the other, and name all of the others. 0 if they do
+    not, or one of them reads the tensor."""
+    left: Expr | None = None
+    filled: Expr = IntConst(0)
+    for count, stmt in enumerate(statements, 1):
+        part = _part(stmt, name)
+        if part is None:
+            return 0
+        dim, size, first, length = part
+        if (left is not None and dim != left) or sizes.equal(first, filled) is not True:
+            return 0
+        left, filled = dim, Binary("+", filled, length, INT)
+        if sizes.equal(filled, size) is True:
+            return count
+    return 0
+
+
+def _part(stmt: Stmt, name: str) -> tuple[Expr, Expr, Expr, Expr] | None:
+    """The dimension of a tensor that a statement names a part of, its size, where the part begins,
+    and how long it is."""
+    if not isinstance(stmt, IndexAssign) or not isinstance(stmt.target, Index):
+        return None
+    target, axes = stmt.target, {axis.name: axis for axis in stmt.axes}
+    dims = target.base.type.dims if isinstance(target.base.type, TensorType) else None
+    used = [n for s in target.subscripts for n in free_variables(s) if n in axes]
+    reads = name in free_variables(stmt.value) or stmt.op not in ("=", "+=")
+    if target.base != target.tensor or target.tensor.name != name or dims is None or reads:
+        return None
+    if len(used) != len(set(used)) or set(used) != set(axes) or len(axes) != len(dims):
+        return None
+    found: list[tuple[Expr, Expr, Expr, Expr]] = []
+    for k, (subscript, dim) in enumerate(zip(target.subscripts, dims, strict=True)):
+        if runs_over(subscript, dim, axes):
+            continue
+        parts = sizes.affine(subscript, stmt.axes)
+        if parts is None or [sizes.constant(c) for c in parts[0].values()] != [1]:
+            return None
+        found.append((IntConst(k), dim, parts[1], axes[next(iter(parts[0]))].extent))
+    return found[0] if len(found) == 1 else None
 
 
 def surely_repeats(subscripts: tuple[Expr, ...], axes: tuple[Axis, ...]) -> bool:

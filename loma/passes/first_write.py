@@ -8,8 +8,12 @@ adds to what ``x[i] = 0.0`` or another number has filled, as loops over elements
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from loma.core import builder as b, sizes
 from loma.core.axes import runs_over, target_axes
+from loma.core.distinct import fill_together
+from loma.core.effects import written
 from loma.core.ir import (
     Assign, Axis, Declare, Expr, FloatConst, Index, IndexAssign, IntConst, Module, Op, Reduce, Stmt,
     TensorType, Var, Zero, ZeroPad, replace,
@@ -27,7 +31,7 @@ def first_write(module: Module) -> Module:
 
 def first_writes(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """The pass on one function's body."""
-    body = _filled(body)
+    body = _whole_first(_filled(body))
     out: list[Stmt | None] = list(body)
     places = _mentions(body)
     for position, stmt in enumerate(body):
@@ -76,6 +80,54 @@ def _filled(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
             case _:
                 pass
     return tuple(stmt for stmt in out if stmt is not None)
+
+
+def _whole_first(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """With the first addition to all elements of a fresh tensor in front of those to some of them:
+    it may assign. Additions to parts that make up the tensor assign, too."""
+    out = list(body)
+    for stmt in body:
+        if not isinstance(stmt, Declare) or not _is_zero(stmt.value):
+            continue
+        name = stmt.target.name
+        added = _added(out, out.index(stmt) + 1, name)
+        whole = next((k for k in added if _covers(out[k])), None)
+        if whole is None:
+            for k in added[: fill_together([out[k] for k in added], name)]:
+                part = out[k]
+                assert isinstance(part, IndexAssign)
+                out[k] = replace(part, op="=")
+        if whole is None or whole == added[0]:
+            continue
+        between = written(tuple(out[added[0] : whole])) - {name}
+        if between.isdisjoint(mentioned_names((out[whole],))):
+            out.insert(added[0], out.pop(whole))
+    return tuple(out)
+
+
+def _added(block: Sequence[Stmt], start: int, name: str) -> list[int]:
+    """Positions of the first statements that name a tensor, as far as they add to it."""
+    found: list[int] = []
+    for position in range(start, len(block)):
+        if name not in mentioned_names((block[position],)):
+            continue
+        if not _adds(block[position], name):
+            break
+        found.append(position)
+    return found
+
+
+def _adds(stmt: Stmt, name: str) -> bool:
+    """Whether a statement does nothing to a tensor but add to its elements."""
+    match stmt:
+        case IndexAssign(Index(Var(target), subscripts), "+=", value) if target == name:
+            return not any(name in free_variables(part) for part in (*subscripts, value))
+        case _:
+            return False
+
+
+def _covers(stmt: Stmt) -> bool:
+    return isinstance(stmt, IndexAssign) and covers(stmt) and assigned(stmt).op == "="
 
 
 def _is_zero(value: Expr | None) -> bool:

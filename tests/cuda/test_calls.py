@@ -12,6 +12,8 @@ import torch
 import loma
 from loma.backends.cuda import images
 
+pytestmark = pytest.mark.cpu  # the stand-in takes the place of a GPU
+
 PROGRAM = """
 def weighted(x : In[Tensor[N, D]], p : In[IntTensor[N]], a : In[float]) -> Tensor[N]:
     y : Tensor[N]

@@ -13,6 +13,7 @@ import pytest
 import torch
 from shim_device import REALS, Form, Kernel, LaunchError, number, seed
 
+from loma.backends.cuda import texts as device
 from loma.backends.cuda.texts import headers
 
 Array = np.ndarray[Any, Any]
@@ -152,6 +153,22 @@ def test_columns_of_parts(layout: tuple[int, int, bool], real: str) -> None:
         np.testing.assert_array_equal(b, x.argmax(1) if x.size else b)
 
 
+@pytest.mark.parametrize("layout", [(64, 1), (64, 32), (128, 128)], ids=str)
+def test_long_kernels_give_the_same(layout: tuple[int, int]) -> None:
+    """The form of a kernel with many loops has each of them once."""
+    long = device.LONG + device.INCLUDE + texts.COLUMNS_OF_PARTS
+    for r, d in ((3, 33), (40, 12), (2, 600), (70, 64)):
+        x = values((2, r, d), "float")
+        found = []
+        for text in (texts.COLUMNS_OF_PARTS, long):
+            y, s = written((2, r, d), x.dtype), written((2, d), x.dtype)
+            b = written((2, d), np.int64)
+            Kernel(text).launch(Form(*layout), (y, s, b, x, r, d), 2)
+            found.append([array.tobytes() for array in (y, s, b)])
+        assert found[0] == found[1]
+        assert not np.isnan(y).any()
+
+
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if not layout[2]], ids=str)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("real", REALS)
@@ -237,6 +254,26 @@ def test_special_functions() -> None:
     for k, column in enumerate(expected):
         tolerance = 1e-8 if k == 5 else 1e-12  # torch's trigamma is off by that much itself
         np.testing.assert_allclose(y[:, k], column, rtol=tolerance, atol=1e-14)
+
+
+@pytest.mark.parametrize("real", REALS)
+def test_quotients(real: str) -> None:
+    """Rounded as IEEE 754 says, also of numbers near the ends of the range, zeros, NaN and
+    infinities; the last bit of what comes of the smallest numbers aside."""
+    ends = [0.0, -0.0, 1.0, -3.0, 6.0, 1e-30, 1e30, 3e38, -1.2e-38, 1e-44, np.inf, -np.inf, np.nan]
+    random = np.random.default_rng(1)
+    some = np.exp2(random.uniform(-90, 120, 3000)) * random.choice([-1, 1], 3000)
+    pairs = [*((a, b) for a in ends for b in ends), *zip(some[:1500], some[1500:], strict=True)]
+    both: Array = np.array(pairs, REALS[real])
+    a, b = both[:, 0].copy(), both[:, 1].copy()
+    y = written((len(a),), REALS[real])
+    Kernel(texts.QUOTIENTS).launch(Form(real=real), (y, a, b, len(a)), len(a))
+    with np.errstate(all="ignore"):
+        expected = a / b
+    normal = ~((np.abs(a) < 1e-30) | (np.abs(expected) < 1e-36)) | (expected == 0)
+    np.testing.assert_array_equal(y[normal], expected[normal])
+    np.testing.assert_array_equal(np.signbit(y), np.signbit(expected))
+    np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-44)
 
 
 def test_one_thread() -> None:

@@ -16,6 +16,8 @@ import loma
 from loma import gpu
 from loma.backends.cuda import images
 
+pytestmark = pytest.mark.cpu  # the stand-in takes the place of a GPU
+
 PROGRAM = """
 def scale(x : In[Tensor[N, D]], a : In[float]) -> Tensor[N, D]:
     return a * x

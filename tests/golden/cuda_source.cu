@@ -82,7 +82,7 @@ LOMA_KERNEL normalised__backward__kernel2(
   loma::statement(grid_, [&](const int64_t d, [[maybe_unused]] const auto& part_) {
     real acc1_ = real(0);
     loma::over(part_, 0, N, [&](const int64_t i) {
-      acc1_ = loma::fma<real>(loma::mul_no_nan<real>(real(1.0) / _sqrt_data_[i], _d_result_data_[d + D * i]), x_data_[d + D * i], acc1_);
+      acc1_ = loma::fma<real>(loma::mul_no_nan<real>(loma::divide<real>(real(1.0), _sqrt_data_[i]), _d_result_data_[d + D * i]), x_data_[d + D * i], acc1_);
     });
     part_.template all_reduce<loma::Sum, 0>(acc1_);
     if (part_.leads()) _d_g_data_[d] = acc1_;

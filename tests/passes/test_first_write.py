@@ -25,6 +25,13 @@ CASES: tuple[tuple[str, str, str | None], ...] = (
     ("read_between", "y[i] = 0.0\nz : Tensor[N]\nz[i] = y[i]\ny[i] += x[i, j] + z[i]", None),
     ("in_a_branch", "y[i] = 0.0\nif N > 2:\n    y[i] += x[i, j]", None),
     ("in_rounds", "y[i] = 0.0\nfor t in range(2):\n    y[i] += x[i, j]", None),
+    ("a_part_first", "y[0] += x[0, 0]\ny[i] += x[i, j]", f"y[i] = {SUM}"),
+    (
+        "a_part_before_a_change",
+        "z : Tensor[N]\nz[i] = x[i, 0]\ny[0] += z[0]\nz[i] = 2.0 * z[i]\ny[i] += z[i]",
+        None,
+    ),
+    ("a_part_between_reads", "z : Tensor[N]\ny[0] += x[0, 0]\nz[i] = y[i]\ny[i] += z[i]", None),
     ("of_itself", "y[i] = 1.0\ny[i] += x[i, 0] * y[i]", None),
 )
 

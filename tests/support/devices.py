@@ -53,7 +53,7 @@ def _moved(call: Callable[..., Any], record: dict[str, Any]) -> Callable[..., An
     def back(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(map(back, value))
-        return value.cpu() if isinstance(value, torch.Tensor) else value
+        return value.cpu() if isinstance(value, torch.Tensor) and value.is_cuda else value
 
     def moved(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or len(args) + len(kwargs) != len(names):
@@ -65,6 +65,7 @@ def _moved(call: Callable[..., Any], record: dict[str, Any]) -> Callable[..., An
         for k in outs:
             if isinstance(values[k], torch.Tensor) and values[k] is not given[k]:
                 values[k].copy_(given[k])
-        return back(result)
+        moves = any(old is not new for old, new in zip(values, given, strict=True))
+        return back(result) if moves else result
 
     return moved

@@ -6,23 +6,29 @@
 //   LOMA_STAGE    0, or 1 and 2 for a reduction in two stages (statements only)
 //   LOMA_SHARED   1: private memory is shared memory, 0: it is the workspace (iterations only)
 //   LOMA_ALIGNED  if all pointers are multiples of 16 bytes
+//   LOMA_LONG     if the kernel has many loops (by its text)
 //   LOMA_KNOWN    and LOMA_KNOWN_0, ...: the ints that this kernel is for
 #pragma once
 
-// How many rounds of a loop are under way at a time: all, if they are few and known.
-#ifndef LOMA_UNROLL
+// How many rounds of a loop are under way at a time: all, if they are few and known. Of the loops of
+// a long kernel for any numbers each stands in the text once: NVRTC would take a minute otherwise.
 #ifdef LOMA_KNOWN
 #define LOMA_UNROLL 16
+#define LOMA_UNROLL_BESIDE 4
+#define LOMA_BESIDE 4
+#elif defined(LOMA_LONG)
+#define LOMA_UNROLL 1
+#define LOMA_UNROLL_BESIDE 1
+#define LOMA_BESIDE 1
 #else
 #define LOMA_UNROLL 4
+#define LOMA_UNROLL_BESIDE 1
+#define LOMA_BESIDE 4
 #endif
-#endif
-
-// The same of what a thread takes side by side.
-#define LOMA_UNROLL_BESIDE (LOMA_UNROLL / 4)
 
 #include "arithmetic.h"
 #include "checks.h"
+#include "divide.h"
 #include "grid.h"
 #include "places.h"
 #include "special.h"

@@ -61,7 +61,7 @@ struct Alone {
 // Iterations side by side, the group p of them.
 template <typename Body>
 inline void side_by_side(int64_t p, const Body& body) {
-#pragma unroll
+#pragma unroll LOMA_BESIDE
   for (int offset = 0; offset < kBeside; ++offset) body(Neighbour{p * kBeside, offset}, Alone());
 }
 
@@ -179,16 +179,21 @@ inline void over(const Part& part, int64_t low, int64_t high, const Body& body) 
     int64_t first = low + (d - low) * kBeside;
 #pragma unroll LOMA_UNROLL_BESIDE
     for (int64_t k = 0; k < rounds; ++k, first += step * kBeside) {
-#pragma unroll
+#pragma unroll LOMA_BESIDE
       for (int offset = 0; offset < kBeside; ++offset) body(first + offset);
     }
     d += rounds * step * kBeside;
     low += rounds * step * kBeside;
   }
+#if LOMA_UNROLL == 1
+#pragma unroll 1
+  for (; d < end; d += step) body(d);
+#else
   const int64_t rounds = (end - low) / step;
 #pragma unroll LOMA_UNROLL
   for (int64_t k = 0; k < rounds; ++k, d += step) body(d);
   if (d < end) body(d);
+#endif
 }
 
 // The totals of slices behind ``before`` others. Each reduction of a statement has its own.

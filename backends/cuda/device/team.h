@@ -25,10 +25,15 @@ struct Team {
     const bool along = !across && inner >= 32;
     if (kTeam == 1 || inner < 8 || (2 * count > kTeam && !along)) {
       int64_t p = rank();
+#if LOMA_UNROLL == 1
+#pragma unroll 1
+      for (; p < count; p += kTeam) body(p, Alone());
+#else
       const int64_t rounds = count / kTeam;
 #pragma unroll LOMA_UNROLL
       for (int64_t k = 0; k < rounds; ++k, p += kTeam) body(p, Alone());
       if (p < count) body(p, Alone());
+#endif
     } else if (across) {
       if (kTeam > 1 && count > 0) {
         const int own = static_cast<int>(count);
@@ -57,11 +62,17 @@ struct Team {
   template <typename Body>
   static void beside(int64_t count, int64_t row, const Body& body) {
     if (row % kBeside != 0 || count < kTeam * kBeside) return each(count, 1, body);
-    const int64_t groups = count / kBeside, rounds = groups / kTeam;
+    const int64_t groups = count / kBeside;
     int64_t p = rank();
+#if LOMA_UNROLL == 1
+#pragma unroll 1
+    for (; p < groups; p += kTeam) side_by_side(p, body);
+#else
+    const int64_t rounds = groups / kTeam;
 #pragma unroll LOMA_UNROLL_BESIDE
     for (int64_t k = 0; k < rounds; ++k, p += kTeam) side_by_side(p, body);
     if (p < groups) side_by_side(p, body);
+#endif
     team_barrier();
   }
 

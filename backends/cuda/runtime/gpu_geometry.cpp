@@ -9,6 +9,7 @@ constexpr int64_t kFull = 1 << 17;  // threads that fill a GPU
 constexpr int64_t kFew = 1 << 16;   // below that many a reduction's steps are shared by blocks, too
 constexpr int kBlock = 256, kWarp = 32;
 constexpr int kMostTeam = 512, kMostThreads = 1024;
+constexpr int64_t kLong = 1024;       // steps of an iteration that are worth a block
 constexpr int kSideBySide = 32;       // iterations whose reads are one
 constexpr int64_t kLeastSteps = 8;    // of a thread that shares an iteration
 constexpr int64_t kLeastSlice = 1024, kMostSlices = 256;
@@ -96,9 +97,11 @@ Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t mos
   const int64_t whole = power_below(std::max<int64_t>(inner, 1));
   // Of a few steps a thread has all where iterations fill the GPU.
   int64_t team = inner < kWarp && count >= kFull ? 1 : std::min<int64_t>(whole, kWarp);
+  // A thread has so few steps of a long row that what one statement has read of it is still at hand,
+  // in registers or in the first-level cache, when the next one does.
   const auto larger = [&] {
-    const bool worth = 2 * team <= std::min<int64_t>(inner / 4, kMostTeam);
-    return 2 * team <= kMostThreads && 2 * team <= whole && count * team < (worth ? 4 : 1) * kFull;
+    const bool worth = inner >= kLong && 2 * team * kLeastSteps <= inner;
+    return 2 * team <= kMostThreads && 2 * team <= whole && (worth || count * team < kFull);
   };
   while (team > 1 && larger()) team *= 2;
   // Where few teams' memory fits beside each other, each has more threads.

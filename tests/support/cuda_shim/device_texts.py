@@ -173,6 +173,16 @@ SPECIAL = _kernel(
 """,
 )
 
+# Quotients.
+QUOTIENTS = _kernel(
+    "real* __restrict y_data_, const real* __restrict a_data_, const real* __restrict b_data_",
+    "N",
+    """  loma::statement(grid_, [&](const int64_t p_, const auto& part_) {
+    y_data_[p_] = loma::divide<real>(a_data_[p_], b_data_[p_]);
+  });
+""",
+)
+
 # Plain code in one thread.
 SERIAL = _kernel(
     "real* __restrict y_data_, const real* __restrict x_data_",
