@@ -247,7 +247,7 @@ at::ScalarType dtype_of_call(const Operator& op, Arguments arguments) {
     const Kind kind = op.parameter(i).kind;
     if (is_integer(kind) || !arguments[i].isTensor()) continue;
     const at::Tensor& x = arguments[i].toTensor();
-    if (x.defined() && is_float_tensor(kind)) return x.scalar_type();
+    if (x.defined() && is_float_tensor(kind) && !op.is_wide(i)) return x.scalar_type();
     if (x.defined() && !scalar) {
       scalar = x.scalar_type();
     }
@@ -292,7 +292,8 @@ std::vector<I> bind_slots(const Operator& op, Arguments arguments) {
       continue;
     }
     const at::Tensor& x = arguments[i].toTensor();
-    check_tensor(f, p, x, dtype, first, first_tensor);
+    const bool is_kept = op.is_wide(i) && x.defined() && x.scalar_type() == computed_in(dtype);
+    check_tensor(f, p, x, is_kept ? computed_in(dtype) : dtype, first, first_tensor);
     for (int d = 0; d < p.rank; ++d) {
       if (p.dims[d].rule == Dim::Rule::Bind) {
         slots[p.dims[d].value] = bound<I>(f, p, d, size_of<I>(x, d));

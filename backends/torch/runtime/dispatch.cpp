@@ -145,10 +145,9 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
                         : run_specialised(*op.specialisations, op.module->specialisation.load(),
                                           slots, kernel, inputs.tensors, inputs.ints, count);
   if (is_narrow(dtype)) {
-    for (auto& result : results) {
-      if (result.defined() && result.is_floating_point()) {
-        result = result.to(dtype);
-      }
+    for (size_t k = 0; k < std::min(op.kept, results.size()); ++k) {
+      at::Tensor& result = results[k];
+      if (result.defined() && result.is_floating_point()) result = result.to(dtype);
     }
   }
   own_results(results, inputs.tensors);
@@ -200,10 +199,13 @@ void run_on_meta(Operator& op, c10::DispatchKeySet, Stack* stack) {
     const auto options = at::device(at::kMeta);
     const auto dtype = dtype_of_call(op, arguments);
     for (const Result& result : op.function->results) {
+      const bool is_kept = results.size() >= op.kept;
       const bool wanted = result.need < 0 || slots[result.need] != 0;
       const int rank = result.kind == Kind::Float || result.kind == Kind::Int ? 0 : result.rank;
       results.push_back(wanted ? at::empty_symint(shape_of(rank, result.dims, slots),
-                                                  options.dtype(dtype_of(result.kind, dtype)))
+                                                  options.dtype(dtype_of(
+                                                      result.kind,
+                                                      is_kept ? computed_in(dtype) : dtype)))
                                : at::Tensor());
     }
   }
@@ -321,7 +323,12 @@ void register_module(const Module& module) {
       Operator& forward = operator_named(state, op.function->split->forward);
       op.forward = forward.handle;
       op.forward_operator = &forward;
-      op.backward = operator_named(state, op.function->split->backward).handle;
+      Operator& backward = operator_named(state, op.function->split->backward);
+      op.backward = backward.handle;
+      forward.kept = op.function->results.size();
+      for (const Source& source : op.function->split->sources) {
+        backward.wide.push_back(source.kind == Source::Kind::Saved);
+      }
     }
   }
 }

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -55,10 +56,16 @@ struct Operator {
   bool has_float_result = false;
   std::optional<c10::OperatorHandle> handle, forward, backward;
   Operator* forward_operator = nullptr;
+  // What a forward part gives only to the backward part is not rounded to a narrow dtype: results
+  // from `kept` on, and of the backward part the arguments that are `wide`, by schema argument.
+  size_t kept = std::numeric_limits<size_t>::max();
+  std::vector<bool> wide;
   // What was made of the function so far, by kind and positions; see transforms.h. Under the
   // module's mutex.
   std::map<std::pair<std::string, std::vector<int>>, Operator*> made;
   Specialisations* specialisations = nullptr;
+
+  bool is_wide(size_t argument) const { return argument < wide.size() && wide[argument]; }
 
   const Parameter& parameter(size_t argument) const {
     return function->parameters[parameter_of[argument]];
