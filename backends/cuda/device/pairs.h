@@ -9,8 +9,12 @@
 
 namespace loma {
 
+// Right to about 22 bits.
+inline float exponential(float x) { return power_of_two(x * 1.44269504f); }
+
 // Rows of a block: a sixteen for each warp.
 constexpr int kPairRows = 16 * kWarps;
+constexpr int kTile = 32;  // rows of streamed matrices at a time
 
 struct PairPart {
   int64_t outer, row;
@@ -24,10 +28,10 @@ struct PairPart {
 
 // The products of a warp's rows and a tile's.
 template <int length>
-inline void products(float (&p)[kColumns / 8][4], const Narrow* rows, const Narrow* tile, int lane) {
+inline void products(float (&p)[kTile / 8][4], const Narrow* rows, const Narrow* tile, int lane) {
   constexpr int pitch = length + 8;
 #pragma unroll
-  for (int n = 0; n < kColumns / 8; ++n) {
+  for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
     for (int c = 0; c < 4; ++c) p[n][c] = 0;
   }
@@ -36,7 +40,7 @@ inline void products(float (&p)[kColumns / 8][4], const Narrow* rows, const Narr
     uint32_t a[4];
     load_matrices(a, rows + lane % 16 * pitch + k * 16 + lane / 16 * 8);
 #pragma unroll
-    for (int n = 0; n < kColumns / 16; ++n) {
+    for (int n = 0; n < kTile / 16; ++n) {
       uint32_t b[4];
       const int from = n * 16 + lane % 8 + lane / 16 * 8;
       load_matrices(b, tile + from * pitch + k * 16 + lane / 8 % 2 * 8);
@@ -48,11 +52,11 @@ inline void products(float (&p)[kColumns / 8][4], const Narrow* rows, const Narr
 
 // Adds the tile's rows, weighted.
 template <int length>
-inline void add_weighted(float (&sum)[length / 8][4], const uint32_t (&weights)[kColumns / 16][4],
+inline void add_weighted(float (&sum)[length / 8][4], const uint32_t (&weights)[kTile / 16][4],
                          const Narrow* tile, int lane) {
   constexpr int pitch = length + 8;
 #pragma unroll
-  for (int k = 0; k < kColumns / 16; ++k) {
+  for (int k = 0; k < kTile / 16; ++k) {
 #pragma unroll
     for (int n = 0; n < length / 16; ++n) {
       uint32_t b[4];
@@ -81,7 +85,7 @@ Weighted(Weight, Write) -> Weighted<Weight, Write>;
 // What a thread has of one of the sums.
 template <int length, typename Sum>
 struct Summed {
-  uint32_t weights[kColumns / 16][4];
+  uint32_t weights[kTile / 16][4];
   float sum[length / 8][4];
 };
 template <int length>
@@ -116,17 +120,17 @@ inline void pairs(const PairPart& part, const Matrix& own0, const Matrix& stream
   Narrow* const rows0 = reinterpret_cast<Narrow*>(shared);
   Narrow* const rows1 = rows0 + kPairRows * kPitch;
   Narrow* const tiles0 = rows1 + kPairRows * kValuePitch;
-  Narrow* const tiles1 = tiles0 + 2 * kColumns * kPitch;
+  Narrow* const tiles1 = tiles0 + 2 * kTile * kPitch;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t count = streamed0.rows, last = std::min(part.row + kPairRows, own0.rows) - 1;
   const int begin = static_cast<int>(std::max<int64_t>(std::min(low(part.row), low(last)), 0));
   const int end = static_cast<int>(std::min(std::max(high(part.row), high(last)), count));
-  const int start = begin / kColumns, tiles = (end + kColumns - 1) / kColumns;
+  const int start = begin / kTile, tiles = (end + kTile - 1) / kTile;
 
   if (has_first) fetch<kPairRows, kDepth>(rows0, own0, part.row);
   if (has_second) fetch<kPairRows, kWidth>(rows1, own1, part.row);
-  fetch<kColumns, kDepth>(tiles0, streamed0, int64_t(start) * kColumns);
-  fetch<kColumns, kWidth>(tiles1, streamed1, int64_t(start) * kColumns);
+  fetch<kTile, kDepth>(tiles0, streamed0, int64_t(start) * kTile);
+  fetch<kTile, kWidth>(tiles1, streamed1, int64_t(start) * kTile);
 
   Summed<kDepth, First> of_first;
   Summed<kWidth, Second> of_second;
@@ -153,19 +157,19 @@ inline void pairs(const PairPart& part, const Matrix& own0, const Matrix& stream
   __syncthreads();
 
   for (int tile = start; tile < tiles; ++tile) {
-    const int from = tile * kColumns, stage = (tile - start) % 2, next = 1 - stage;
+    const int from = tile * kTile, stage = (tile - start) % 2, next = 1 - stage;
     if (tile + 1 < tiles) {
-      fetch<kColumns, kDepth>(tiles0 + next * kColumns * kPitch, streamed0, from + kColumns);
-      fetch<kColumns, kWidth>(tiles1 + next * kColumns * kValuePitch, streamed1, from + kColumns);
+      fetch<kTile, kDepth>(tiles0 + next * kTile * kPitch, streamed0, from + kTile);
+      fetch<kTile, kWidth>(tiles1 + next * kTile * kValuePitch, streamed1, from + kTile);
     }
-    const Narrow* const tile0 = tiles0 + stage * kColumns * kPitch;
-    const Narrow* const tile1 = tiles1 + stage * kColumns * kValuePitch;
-    float p[kColumns / 8][4], q[kColumns / 8][4];
+    const Narrow* const tile0 = tiles0 + stage * kTile * kPitch;
+    const Narrow* const tile1 = tiles1 + stage * kTile * kValuePitch;
+    float p[kTile / 8][4], q[kTile / 8][4];
     if (has_first) products<kDepth>(p, rows0 + warp * 16 * kPitch, tile0, lane);
     if (has_second) products<kWidth>(q, rows1 + warp * 16 * kValuePitch, tile1, lane);
-    const bool whole = from + kColumns <= count;
+    const bool whole = from + kTile <= count;
 #pragma unroll
-    for (int n = 0; n < kColumns / 8; ++n) {
+    for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float both[2][2];

@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 
 namespace loma {
 
@@ -225,6 +226,7 @@ void fill(Operator& op, ModuleState& state, const Function& function, bool is_ta
   op.overload = is_taken ? state.module->name_space : function.overload;
   op.specialisations =
       &specialisations_of(std::string(state.module->name_space) + "::" + function.name);
+  op.is_mixed = std::string_view(function.name).find("__backward") != std::string_view::npos;
   int parameter_results = 0;
   for (size_t i = 0; i < function.parameters.size(); ++i) {
     const Parameter& p = function.parameters[i];
@@ -323,12 +325,8 @@ void register_module(const Module& module) {
       Operator& forward = operator_named(state, op.function->split->forward);
       op.forward = forward.handle;
       op.forward_operator = &forward;
-      Operator& backward = operator_named(state, op.function->split->backward);
-      op.backward = backward.handle;
       forward.kept = op.function->results.size();
-      for (const Source& source : op.function->split->sources) {
-        backward.wide.push_back(source.kind == Source::Kind::Saved);
-      }
+      op.backward = operator_named(state, op.function->split->backward).handle;
     }
   }
 }

@@ -56,16 +56,14 @@ struct Operator {
   bool has_float_result = false;
   std::optional<c10::OperatorHandle> handle, forward, backward;
   Operator* forward_operator = nullptr;
-  // What a forward part gives only to the backward part is not rounded to a narrow dtype: results
-  // from `kept` on, and of the backward part the arguments that are `wide`, by schema argument.
+  // What a forward part gives only to the backward part, results from `kept` on, is not rounded to a
+  // narrow dtype. So backward parts, and what is made of these, take float32 beside that.
   size_t kept = std::numeric_limits<size_t>::max();
-  std::vector<bool> wide;
+  bool is_mixed = false;
   // What was made of the function so far, by kind and positions; see transforms.h. Under the
   // module's mutex.
   std::map<std::pair<std::string, std::vector<int>>, Operator*> made;
   Specialisations* specialisations = nullptr;
-
-  bool is_wide(size_t argument) const { return argument < wide.size() && wide[argument]; }
 
   const Parameter& parameter(size_t argument) const {
     return function->parameters[parameter_of[argument]];
@@ -114,8 +112,8 @@ constexpr const char* kServedNames = "cpu or cuda";
 
 // --- arguments.cpp ---
 
-// The floating dtype of a call: that of its first float tensor, else of its first float, else the
-// default dtype.
+// The floating dtype of a call: that of its first float tensor, in a mixed one the first in a narrow
+// dtype; else of its first float, else the default dtype.
 at::ScalarType dtype_of_call(const Operator& op, Arguments arguments);
 
 // That of the tensors, which agree; that of the numbers where there are no tensors.
