@@ -141,7 +141,7 @@ def lower_function(
         result=_result_type(context),
         params=params,
         body=writer.text(),
-        narrow=_narrow(function, tree) if device.machine.teams else None,
+        narrow=_narrow(function, tree),
         **_entry(function),
     )
     if kernels is not None:

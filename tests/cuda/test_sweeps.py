@@ -344,7 +344,7 @@ def test_gradients_of_cases(module: loma.LomaModule) -> None:
 @pytest.mark.parametrize(
     ("file", "found"),
     [
-        ("attention", {"statements", "added_up", "one_expression", "helpers"}),
+        ("attention", {"statements", "added_up", "one_expression"}),
         ("causal_attention", {"statements", "masked", "queries"}),
     ],
 )
