@@ -310,9 +310,14 @@ def check_gradients(module: loma.LomaModule, name: str, *given: Any) -> None:
         assert torch.equal(own, same), "other bits"
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    "sizes", [(2, 130, 65, 32, 32), (1, 20, 70, 40, 24), (1, 65, 33, 128, 128)], ids=str
+    ("sizes", "dtype"),
+    [
+        ((2, 130, 65, 32, 32), torch.bfloat16),
+        ((1, 20, 70, 40, 24), torch.float16),
+        ((1, 65, 33, 128, 128), torch.bfloat16),
+    ],
+    ids=str,
 )
 def test_gradients(
     recorded: Recorded, module: loma.LomaModule, sizes: tuple[int, ...], dtype: torch.dtype
@@ -341,6 +346,7 @@ def test_gradients_of_cases(module: loma.LomaModule) -> None:
     check_gradients(module, "window", q, k, v, 70)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("file", "found"),
     [
