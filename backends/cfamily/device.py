@@ -12,14 +12,16 @@ from loma.backends.kernels.sharing import Routine
 from loma.backends.schedule.choices import Choices
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.host import (
-    Clear, Contract, Convolve, HostNode, Launch, Pass, Serial, Stream,
+    Clear, Contract, Convolve, Either, HostNode, Launch, PairsPass, Pass, Serial, Stream,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.target import Target
 from loma.core.ir import IndexAssign
 
 Library: TypeAlias = Contract | Convolve
-DeviceNode: TypeAlias = Parallel | InPlace | Launch | Stream | Pass | Serial | Clear
+DeviceNode: TypeAlias = (
+    Parallel | InPlace | Launch | Stream | Pass | PairsPass | Either | Serial | Clear
+)
 
 
 @dataclass(frozen=True, slots=True)

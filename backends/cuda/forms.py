@@ -12,7 +12,7 @@ from typing import Literal
 
 from loma.backends.cfamily.source import GeneratedSource
 
-How = Literal["statement", "fused", "serial", "sweep"]
+How = Literal["statement", "fused", "serial", "sweep", "pairs"]
 
 _THREADS, _WARP, _LARGEST = 256, 32, 512
 _KNOWN = 64  # a number of kernels for known numbers
@@ -82,9 +82,9 @@ def _forms(kernel: Kernel) -> Iterator[Form]:
     if kernel.how == "serial":
         yield Form(1)
         return
-    if kernel.how == "sweep":
+    if kernel.how in ("sweep", "pairs"):
         yield from (Form(128, narrow=narrow, depth=64, width=64) for narrow in (1, 2))
-        yield Form(256, narrow=1, depth=128, width=128)
+        yield Form(256 if kernel.how == "sweep" else 128, narrow=1, depth=128, width=128)
         return
     yield Form(_THREADS)
     if kernel.how == "fused":

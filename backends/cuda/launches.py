@@ -18,6 +18,7 @@ from loma.backends.cfamily.device import DeviceNode
 from loma.backends.cfamily.loops import iterations, write_check
 from loma.backends.cfamily.names import cpp_name
 from loma.backends.cfamily.writer import Writer
+from loma.backends.cuda.pairs import write_either, write_pairs
 from loma.backends.cuda.print import ThreadText
 from loma.backends.cuda.serial import write_in_place, write_serial
 from loma.backends.cuda.start import Start, dedented
@@ -25,7 +26,7 @@ from loma.backends.cuda.sweeps import write_sweep
 from loma.backends.lowering.index_statements import COUNTER
 from loma.backends.openmp import launches as host
 from loma.backends.schedule.host import (
-    Branch, Clear, Count, HostNode, Launch, Pass, Repeat, Serial, Stream, Unit,
+    Branch, Clear, Count, Either, HostNode, Launch, PairsPass, Pass, Repeat, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import (
     AllReduce, InPlace, Loop, Node, Parallel, Store, dtype_of,
@@ -59,6 +60,10 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
             host.write_stream(owner, node)
         case Pass():
             write_sweep(owner, node)
+        case PairsPass():
+            write_pairs(owner, node)
+        case Either():
+            write_either(owner, node)
         case _:
             assert_never(node)
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 from loma import config
 from loma.backends.kernels.beside import beside
-from loma.backends.kernels.ir import Kernel, Nested, Step, Panels, Sweep
+from loma.backends.kernels.ir import Chain, Kernel, Nested, Step, Panels, Sweep
 from loma.backends.kernels.parts import worth_it
 from loma.backends.kernels.private import make_kernel, make_kernel_with_sums, with_inner
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import (
     OUTERMOST, Around, Library, Shared, is_last, is_row,
 )  # fmt: skip
+from loma.backends.kernels.pairs import Pairs, region
 from loma.backends.kernels.panels import InPanels, in_panels
 from loma.backends.kernels.sweeps import sweeps
 from loma.core.ir import Declare, For, Function, If, Stmt, Var, While, replace
@@ -74,7 +75,21 @@ class _Fusion:
         for place in places:
             out += self.run(place.before)
             out.append(Sweep(place.found, self.run(place.source), place.source))
-        return (*out, *self.run(rest))
+        found = None if places else region(self._function, self._names)
+        if found is None:
+            return (*out, *self.run(rest))
+        items: list[Step] = []
+        between: tuple[Stmt, ...] = ()
+        for item in found.items:
+            if isinstance(item, Pairs):
+                items += [*self.run(between), item]
+                between = ()
+            else:
+                between = (*between, item)
+        chain = Chain(
+            (*items, *self.run(between)), self.run(found.source), found.source, found.conditions
+        )
+        return (*self.run(found.before), chain, *self.run(found.behind))
 
     def run(self, body: tuple[Stmt, ...] | None = None) -> tuple[Step, ...]:
         runs = Runs(self._function, self._library, True, self._around)

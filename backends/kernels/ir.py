@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from loma.backends.kernels.pairs import Pairs
 from loma.backends.kernels.sweeps import Found
 from loma.core.effects import assigned, declared
 from loma.core.ir import Axis, Expr, For, If, IntConst, Stmt, Var, While
@@ -113,7 +114,18 @@ class Sweep:
     source: tuple[Stmt, ...]
 
 
-Step: TypeAlias = Stmt | Kernel | Panels | Nested | Sweep
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Steps of which some are :class:`Pairs`, where the device can do these in the numbers of a
+    call and the ``conditions`` hold, else the steps ``otherwise``. ``source`` as for a sweep."""
+
+    items: tuple[Step, ...]
+    otherwise: tuple[Step, ...]
+    source: tuple[Stmt, ...]
+    conditions: tuple[Expr, ...]
+
+
+Step: TypeAlias = Stmt | Kernel | Panels | Nested | Sweep | Pairs | Chain
 
 
 def panels_of(panels: Panels) -> Iterator[Panels]:
@@ -127,7 +139,7 @@ def panels_of(panels: Panels) -> Iterator[Panels]:
 def as_statement(step: Step) -> Stmt:
     """What an analysis of names and reads may look at instead: the statements as they were."""
     match step:
-        case Kernel() | Panels() | Sweep():
+        case Kernel() | Panels() | Sweep() | Pairs() | Chain():
             return If(IntConst(1), step.source, ())
         case Nested():
             return step.stmt
@@ -143,6 +155,8 @@ def kernels_of(steps: tuple[Step, ...]) -> Iterator[Kernel]:
                 yield step
             case Panels(body=body) | Sweep(otherwise=body):
                 yield from kernels_of(body)
+            case Chain(items=items, otherwise=body):
+                yield from kernels_of((*items, *body))
             case Nested(blocks=blocks):
                 for block in blocks:
                     yield from kernels_of(block)
@@ -161,6 +175,6 @@ def temporaries(steps: tuple[Step, ...]) -> set[str]:
     for step in steps:
         if isinstance(step, Panels):
             found |= {var.name for panels in panels_of(step) for var in panels.temporaries}
-        elif isinstance(step, Sweep):
+        elif isinstance(step, Sweep | Chain):
             found |= temporaries(step.otherwise)
     return found

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loma.backends.kernels.ir import (
-    Kernel, Nested, Panels, Step, Sweep, as_statement, temporaries,
+    Chain, Kernel, Nested, Panels, Step, Sweep, as_statement, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
+from loma.backends.kernels.pairs import Pairs
 from loma.backends.kernels.sharing import mentions
 from loma.core import sizes
 from loma.core.ir import Declare, For, Function, If, IntConst, Stmt, TensorType, Var, While, replace
 from loma.core.printer import print_expr, print_head, print_stmt, print_type
-from loma.core.walk import blocks
+from loma.core.walk import blocks, substitute
 from loma.passes.old_values import PREFIX
 
 _INDENT = "    "
@@ -59,6 +60,10 @@ class _Printer:
                 return self._nested(step, indent)
             case Sweep():
                 return self._sweep(step, indent)
+            case Chain():
+                return self._chain(step, indent)
+            case Pairs():
+                return self._pairs(step, indent)
             case Declare(target, None) if target.name in self.private:
                 return []
             case If() | For() | While() if not self.remark(step):
@@ -109,6 +114,31 @@ class _Printer:
         head = f"{indent}sweep over {scores.column.name} for all {over}, on tensor cores:"
         lines = [head, *(line for stmt in step.source for line in _lines(stmt, inner))]
         return [*lines, f"{indent}otherwise:", *self.steps(step.otherwise, inner)]
+
+    def _chain(self, step: Chain, indent: str) -> list[str]:
+        inner = indent + _INDENT
+        where = "".join(f"{print_expr(condition)} and " for condition in step.conditions)
+        head = f"{indent}if {where}tensor cores can:"
+        rest = [f"{indent}otherwise:", *self.steps(step.otherwise, inner)]
+        return [head, *self.steps(step.items, inner), *rest]
+
+    def _pairs(self, pairs: Pairs, indent: str) -> list[str]:
+        over = ", ".join(axis.name for axis in (*pairs.outer, pairs.row))
+        lines = [f"{indent}pass over {pairs.column.name} for all {over}, on tensor cores:"]
+        inner = indent + _INDENT
+        for stream in pairs.streams:
+            if stream.own is not None and stream.product is not None:
+                product = f"{print_expr(stream.own)} * {print_expr(stream.matrix)}"
+                over = f"for {stream.inner.name} in {print_expr(stream.inner.extent)}"
+                lines.append(f"{inner}{stream.product.name} = sum({product} {over})")
+        for output in pairs.outputs:
+            matrix = pairs.streams[output.stream]
+            last = {matrix.inner.name: output.target.subscripts[-1]}
+            value = print_expr(substitute(matrix.matrix, last))
+            weight = f"({print_expr(output.weight)}) * {value}"
+            over = f"for {pairs.column.name} in {print_expr(pairs.column.extent)}"
+            lines.append(f"{inner}{print_expr(output.target)} = sum({weight} {over})")
+        return lines
 
     def _nested(self, step: Nested, indent: str) -> list[str]:
         inner = indent + _INDENT

@@ -15,7 +15,7 @@ many statements there are, and which of them divides, does not matter.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from loma.backends.kernels.sharing import mentions
@@ -108,7 +108,7 @@ def mentioned_in(found: Found) -> frozenset[str]:
     return frozenset(root(node) for node in nodes if isinstance(node, Index))
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """The statements are no sweep."""
 
 
@@ -169,7 +169,7 @@ class _Search:
         try:
             found = self._found(name, definition)
             return self._placed(found)
-        except _Refused:
+        except Refused:
             return None
 
     # ------------------------------------------------------------------------- the sums
@@ -222,7 +222,7 @@ class _Search:
                 self._used.add(expr.base.name)
                 given = dict(zip(definition.axes, expr.subscripts, strict=True))
                 names = {v.name for v in given.values() if isinstance(v, Var)}
-                _require(not names & _bound(definition.value))
+                require(not names & bound(definition.value))
                 return self._expanded(substitute(definition.value, given), moving)
         return map_children(expr, lambda child: self._expanded(child, moving))
 
@@ -233,7 +233,7 @@ class _Search:
                 return _Share(share, score, largest, ())
             case Binary("*", left, right):
                 sides = [self._has_share(side) for side in (left, right)]
-                _require(sides.count(True) == 1)
+                require(sides.count(True) == 1)
                 inner = self._share(left if sides[0] else right, share)
                 rest = right if sides[0] else left
                 return replace(inner, value=Binary("*", inner.value, rest, FLOAT))
@@ -250,7 +250,7 @@ class _Search:
                 inner = self._share(operand, share)
                 return replace(inner, value=Unary("-", inner.value, FLOAT))
             case _:
-                raise _Refused
+                raise Refused
 
     def _has_share(self, expr: Expr) -> bool:
         return any(
@@ -276,25 +276,25 @@ class _Search:
         maximum = largest.value
         assert isinstance(maximum, Reduce)
         (axis,) = maximum.axes
-        _require(all(isinstance(s, Var) for s in share.largest.subscripts))
+        require(all(isinstance(s, Var) for s in share.largest.subscripts))
         given: dict[str, Expr] = dict(zip(largest.axes, share.largest.subscripts, strict=True))
         given[axis.name] = Var(column.name, INT)
         whole = self._expanded(substitute(maximum.body, given), {column.name})
-        _require(whole == share.score)
+        require(whole == share.score)
         high = substitute(axis.extent, given)
 
         products = {
             node for node in walk(share.score)
             if (isinstance(node, Index) and self._is_product(root(node))) or _is_product(node)
         }  # fmt: skip
-        _require(len(products) == 1)
+        require(len(products) == 1)
         (read,) = products
         given = {}
         reduced: Expr = read
         if isinstance(read, Index):
             made = self._definitions[root(read)]
             self._used.add(root(read))
-            _require(all(isinstance(s, Var) for s in read.subscripts))
+            require(all(isinstance(s, Var) for s in read.subscripts))
             given = dict(zip(made.axes, read.subscripts, strict=True))
             reduced = made.value
         assert isinstance(reduced, Reduce)
@@ -305,20 +305,20 @@ class _Search:
         assert isinstance(body, Binary)
         sides = [side for side in (body.left, body.right) if isinstance(side, Index)]
         keys = [s for s in sides if _is_matrix(s, column.name)]
-        _require(len(sides) == 2 and len(keys) == 1)
+        require(len(sides) == 2 and len(keys) == 1)
         key = keys[0]
         query = sides[1] if sides[0] is key else sides[0]
-        _require(_variable(key.subscripts[-1]) == fresh == _variable(query.subscripts[-1]))
-        of_query = {_variable(s) for s in query.subscripts}
-        of_key = {_variable(s) for s in key.subscripts}
+        require(variable(key.subscripts[-1]) == fresh == variable(query.subscripts[-1]))
+        of_query = {variable(s) for s in query.subscripts}
+        of_key = {variable(s) for s in key.subscripts}
         rows = [a for a in definition.axes if a in of_query - of_key and a != width]
-        _require(bool(rows) and width not in of_query | of_key and column.name not in of_query)
+        require(bool(rows) and width not in of_query | of_key and column.name not in of_query)
         row = rows[-1]
         ranges = definition.ranges
         outer = tuple(Axis(a, ranges[a]) for a in definition.axes if a not in (row, width))
         product = Var(self._names.fresh("product"), FLOAT)
-        score = _exchanged(share.score, read, product)
-        dims = dict(zip(map(_variable, key.subscripts), sizes.dims_of(key.tensor), strict=True))
+        score = exchanged(share.score, read, product)
+        dims = dict(zip(map(variable, key.subscripts), sizes.dims_of(key.tensor), strict=True))
         columns = dims[column.name]
         if high != columns:
             self._require_end(high, row, columns, {**ranges, column.name: columns})
@@ -334,12 +334,12 @@ class _Search:
     def _require_end(self, high: Expr, row: str, columns: Expr, ranges: Mapping[str, Expr]) -> None:
         """A row's number of columns: rises or falls with the row, from 1 to the number of all."""
         form = sizes.affine(high, (Axis(row, ranges[row]),))
-        _require(form is not None and not any(isinstance(n, Index) for n in walk(high)))
-        _require(free_variables(high) <= self._sizes | {row})
+        require(form is not None and not any(isinstance(n, Index) for n in walk(high)))
+        require(free_variables(high) <= self._sizes | {row})
         least = sizes.arith("-", high, IntConst(1))
         room = sizes.arith("-", columns, high)
         for fact in (least, room):
-            _require(bounds.is_never_negative(fact, ranges, self._sizes.__contains__))
+            require(bounds.is_never_negative(fact, ranges, self._sizes.__contains__))
 
     def _until(self, share: _Share, extent: Expr, scores: Scores) -> Expr:
         """What a share is worth in a sum over columns up to ``extent``, where those from
@@ -358,7 +358,7 @@ class _Search:
             return map_children(expr, plain)
 
         value = plain(share.value)
-        _require(ended)
+        require(ended)
         if not (sizes.equal(extent, scores.column.extent) or sizes.equal(extent, high)):
             value = Select(Binary("<", Var(column, INT), extent, INT), value, _NO, FLOAT)
         return value
@@ -380,16 +380,16 @@ class _Search:
             before = set(self._used)
             try:
                 own = self._share(self._expanded(body, {scores.column.name}), share_name)
-                _require(own.score == share.score and own.largest == share.largest)
-                _require(not own.divisors)
+                require(own.score == share.score and own.largest == share.largest)
+                require(not own.divisors)
                 term = self._until(own, substitute(axis.extent, given), scores)
-            except _Refused:
+            except Refused:
                 self._used = before
                 continue
             self._used.add(name)
-            _require(set(order.values()) == set(rows) and name in self._locals)
+            require(set(order.values()) == set(rows) and name in self._locals)
             return definition.element(given), term
-        _require(not share.divisors)
+        require(not share.divisors)
         return None, _NO
 
     def _same_rows(self, definition: _Definition, share: _Share) -> dict[str, str] | None:
@@ -398,7 +398,7 @@ class _Search:
         if largest is None or root(largest) != root(share.largest):
             return None
         found = {
-            _variable(own): _variable(other)
+            variable(own): variable(other)
             for own, other in zip(largest.subscripts, share.largest.subscripts, strict=True)
         }
         return found if set(found) == set(definition.axes) else None
@@ -406,7 +406,7 @@ class _Search:
     def _maximum_in(self, value: Expr) -> Index | None:
         """The maximum that an expression's exponential is taken less, tensors written out."""
         before = set(self._used)
-        whole = self._expanded(value, _bound(value))
+        whole = self._expanded(value, bound(value))
         self._used = before
         return next((n for n in walk(whole) if isinstance(n, Index) and self._is_max(n)), None)
 
@@ -427,18 +427,18 @@ class _Search:
             return result, written
         other, made = uses[0]
         reads = {n for n in walk(made.value) if isinstance(n, Index) and root(n) == name}
-        bound = any(isinstance(n, Reduce | Call | ZeroPad | Op) for n in walk(made.value))
-        if len(reads) != 1 or bound or made.condition is not None:
+        more = any(isinstance(n, Reduce | Call | ZeroPad | Op) for n in walk(made.value))
+        if len(reads) != 1 or more or made.condition is not None:
             return result, written
         (read,) = reads
         given = {
-            _variable(s): Var(axis, INT)
+            variable(s): Var(axis, INT)
             for s, axis in zip(read.subscripts, definition.axes, strict=True)
         }
         if "" in given or set(given) != set(made.axes):
             return result, written
         value = substitute(made.value, dict(given))
-        value = _exchanged(value, substitute(read, dict(given)), written)
+        value = exchanged(value, substitute(read, dict(given)), written)
         self._used.add(other)
         return made.element(given), value
 
@@ -457,11 +457,11 @@ class _Search:
         for name in sorted(self._used):
             if name in outputs:
                 continue
-            _require(name in self._locals)
+            require(name in self._locals)
             if self._mentions[name] == inside[name] + 1:
                 local.add(name)
             else:
-                _require(name in of_rows)
+                require(name in of_rows)
                 keeps.append(self._locals[name].target)
                 outputs.add(name)
         before: list[Stmt] = list(self._block[:first])
@@ -470,15 +470,15 @@ class _Search:
             if position in positions:
                 continue
             earlier = tuple(self._block[k] for k in positions if k < position)
-            _require(not set(assigned((stmt,))) & set(mentioned_names(earlier)))
+            require(not set(assigned((stmt,))) & set(mentioned_names(earlier)))
             if not isinstance(stmt, Declare):
                 moved = {name for s in earlier for name in assigned((s,))}
-                _require(not mentioned_names((stmt,)) & moved)
+                require(not mentioned_names((stmt,)) & moved)
             before.append(stmt)
         declares = [s for s in before if isinstance(s, Declare) and s.target.name in local]
-        _require(len(declares) == len(local))
+        require(len(declares) == len(local))
         zeros = [s for s in before if isinstance(s, Zero) and root(s.target) in local]
-        _require(not zeros)
+        require(not zeros)
         before = [s for s in before if s not in declares]
         found = replace(found, keeps=tuple(keeps))
         return Place(found, tuple(before), (*declares, *source)), self._block[last + 1 :]
@@ -487,7 +487,6 @@ class _Search:
         """Elements that are read besides are inside of tensors that the sweep does not write."""
         scores = found.scores
         axes = (*scores.outer, scores.row, scores.column, found.width)
-        ranges = {axis.name: axis.extent for axis in axes}
         for operand, own in ((scores.query, scores.row), (scores.key, scores.column)):
             self._check_matrix(operand, own, scores.depth, scores.outer)
         self._check_matrix(found.values, scores.column, found.width, scores.outer)
@@ -496,28 +495,18 @@ class _Search:
             (scores.score, set()), (found.term, set()), (found.weight, set()),
             (found.written, rows),
         ):  # fmt: skip
-            for node in walk(expr):
-                _require(not isinstance(node, Call | Reduce | ZeroPad | Op | Member))
-                match node:
-                    case Binary("//" | "%", _, right):
-                        value = sizes.constant(right) if right.type == INT else None
-                        _require(value is not None and value > 0)
-                    case Binary("/" | "**", _, _) if node.type == INT:
-                        raise _Refused
-                    case Index() if node not in allowed:
-                        _require(isinstance(node.base, Var) and root(node) not in self._used)
-                        _require(bounds.exists(node, ranges, self._sizes.__contains__))
+            check_inside(expr, axes, self._sizes, allowed, self._used)
 
     def _check_matrix(self, operand: Index, own: Axis, inner: Axis, outer: Sequence[Axis]) -> None:
         """An operand has each subscript at most once, and goes through whole dimensions."""
         ranges = {axis.name: axis.extent for axis in (*outer, own, inner)}
-        found = [_variable(s) for s in operand.subscripts]
-        _require(len(set(found)) == len(found) and set(found) <= ranges.keys())
-        _require({own.name, inner.name} <= set(found) and found[-1] == inner.name)
+        found = [variable(s) for s in operand.subscripts]
+        require(len(set(found)) == len(found) and set(found) <= ranges.keys())
+        require({own.name, inner.name} <= set(found) and found[-1] == inner.name)
         dims = sizes.dims_of(operand.tensor)
-        _require(all(sizes.equal(ranges[n], d) for n, d in zip(found, dims, strict=True)))
+        require(all(sizes.equal(ranges[n], d) for n, d in zip(found, dims, strict=True)))
         assert isinstance(operand.tensor.type, TensorType)
-        _require(operand.tensor.type.element == "float" and root(operand) not in self._used)
+        require(operand.tensor.type.element == "float" and root(operand) not in self._used)
 
 
 def _definition(position: int, stmt: Stmt) -> tuple[str, _Definition, int] | None:
@@ -525,14 +514,14 @@ def _definition(position: int, stmt: Stmt) -> tuple[str, _Definition, int] | Non
     it; one under a condition, which counts as true."""
     match stmt:
         case IndexAssign(Index(Var(name) as base, subscripts), "=", value, axes):
-            names = tuple(map(_variable, subscripts))
+            names = tuple(map(variable, subscripts))
             ranges = {axis.name: axis.extent for axis in axes}
             whole = len(names) == len(ranges) and set(names) == ranges.keys()
             whole = whole and sizes.same(tuple(ranges[n] for n in names), sizes.dims_of(base))
             one = not isinstance(value, Reduce) or len(value.axes) == 1
-            plain = isinstance(base.type, TensorType) and base.type.element == "float"
-            if whole and one and plain:
-                return name, _Definition(position, base, names, _plain(value), ranges), 1
+            floats = isinstance(base.type, TensorType) and base.type.element == "float"
+            if whole and one and floats:
+                return name, _Definition(position, base, names, plain(value), ranges), 1
         case If(cond, (IndexAssign() as inner,), other) if len(other) <= 1:
             made = _definition(position, inner)
             if made is not None and all(_zeros(s, made[0]) for s in other):
@@ -565,7 +554,7 @@ def _is_product(value: Expr) -> bool:
     return isinstance(product, Binary) and product.op == "*"
 
 
-def _bound(value: Expr) -> set[str]:
+def bound(value: Expr) -> set[str]:
     """The axes of reductions in an expression."""
     return {axis.name for n in walk(value) if isinstance(n, Reduce) for axis in n.axes}
 
@@ -576,31 +565,54 @@ def _matrix_and_rest(body: Expr, column: str, outside: set[str]) -> tuple[Index,
     if isinstance(body, Binary) and body.op == "*":
         for read, rest in ((body.left, body.right), (body.right, body.left)):
             if isinstance(read, Index) and _is_matrix(read, column):
-                last = _variable(read.subscripts[-1])
+                last = variable(read.subscripts[-1])
                 if last in outside and last not in free_variables(rest):
                     return read, rest, last
-    raise _Refused
+    raise Refused
+
+
+def check_inside(
+    expr: Expr,
+    axes: Sequence[Axis],
+    known: AbstractSet[str],
+    allowed: AbstractSet[Index],
+    written: AbstractSet[str] = frozenset(),
+) -> None:
+    """Refuses an expression of the axes that may fail, or reads what is not ``allowed``: elements
+    that may be outside of tensors, or of those that are ``written``. ``known`` are the sizes."""
+    ranges = {axis.name: axis.extent for axis in axes}
+    for node in walk(expr):
+        require(not isinstance(node, Call | Reduce | ZeroPad | Op | Member))
+        match node:
+            case Binary("//" | "%", _, right):
+                value = sizes.constant(right) if right.type == INT else None
+                require(value is not None and value > 0)
+            case Binary("/" | "**", _, _) if node.type == INT:
+                raise Refused
+            case Index() if node not in allowed:
+                require(isinstance(node.base, Var) and root(node) not in written)
+                require(bounds.exists(node, ranges, known.__contains__))
 
 
 def _is_matrix(read: Index, column: str) -> bool:
     """Whether a factor of a sum over columns has elements for each column."""
-    return column in {_variable(s) for s in read.subscripts}
+    return column in {variable(s) for s in read.subscripts}
 
 
-def _plain(expr: Expr) -> Expr:
+def plain(expr: Expr) -> Expr:
     """The value, whether or not a derivative passes through it."""
-    return _plain(expr.operand) if isinstance(expr, NoDiff) else map_children(expr, _plain)
+    return plain(expr.operand) if isinstance(expr, NoDiff) else map_children(expr, plain)
 
 
-def _variable(expr: Expr) -> str:
+def variable(expr: Expr) -> str:
     """The name of an index that stands alone, else nothing."""
     return expr.name if isinstance(expr, Var) else ""
 
 
-def _exchanged(expr: Expr, old: Expr, new: Expr) -> Expr:
-    return new if expr == old else map_children(expr, lambda e: _exchanged(e, old, new))
+def exchanged(expr: Expr, old: Expr, new: Expr) -> Expr:
+    return new if expr == old else map_children(expr, lambda e: exchanged(e, old, new))
 
 
-def _require(holds: bool) -> None:
+def require(holds: bool) -> None:
     if not holds:
-        raise _Refused
+        raise Refused

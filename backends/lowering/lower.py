@@ -9,9 +9,10 @@ from itertools import takewhile
 from loma import errors
 from loma.backends.kernels.beside import reads_beside
 from loma.backends.kernels.ir import (
-    Kernel, Nested, Step, Panels, Sweep, as_statement, panels_of, temporaries,
+    Chain, Kernel, Nested, Step, Panels, Sweep, as_statement, panels_of, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
+from loma.backends.kernels.pairs import Pairs
 from loma.backends.kernels.sweeps import mentioned_in
 from loma.backends.lowering import joined, together
 from loma.backends.lowering.index_statements import index_statement, library_call
@@ -23,8 +24,8 @@ from loma.backends.schedule.access import without_no_diff
 from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
-    Allocate, Branch, Buffer, Bytes, Clear, Contract, Convolve, Count, HostNode, Later, Launch,
-    Pass, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
+    Allocate, Branch, Buffer, Bytes, Clear, Contract, Convolve, Count, Either, HostNode, Later,
+    Launch, PairsPass, Pass, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.distinct import fill_together
@@ -41,8 +42,8 @@ from loma.passes.liveness import Liveness
 
 def lower(context: FunctionContext, steps: tuple[Step, ...]) -> tuple[HostNode, ...]:
     """The tree of the context's function, whose fused body the steps are, for its machine."""
-    sweeps = tuple(step for step in steps if isinstance(step, Sweep))
-    return Lowering(context, temporaries(steps), sweeps).block(steps)
+    passes = tuple(step for step in steps if isinstance(step, Sweep | Chain))
+    return Lowering(context, temporaries(steps), passes).block(steps)
 
 
 class Lowering:
@@ -54,10 +55,10 @@ class Lowering:
     """
 
     def __init__(
-        self, context: FunctionContext, private: set[str], sweeps: tuple[Sweep, ...] = ()
+        self, context: FunctionContext, private: set[str], passes: tuple[Sweep | Chain, ...] = ()
     ) -> None:
         self._context = context
-        self._sweeps = sweeps
+        self._passes = passes
         self._private = private
         self._lazy: dict[str, TensorType] = {}  # declared and not allocated then
         self._ready: set[str] = set()
@@ -108,6 +109,10 @@ class Lowering:
                 nodes = self._nested(step.stmt, step.blocks)
             case Sweep():
                 nodes = [self._sweep(step)]
+            case Chain():
+                nodes = [self._chain(step)]
+            case Pairs():
+                nodes = self._pairs(step)
             case Zero(Var(name, TensorType()) as target):
                 later = storage.zeroed_before(block, position, name)
                 if later is not None:
@@ -340,29 +345,59 @@ class Lowering:
         results = (result, *sweep.found.keeps)
         mine = [var for var in results if var.name in self._lazy and var.name not in self._ready]
         before = tuple(Allocate(var, False, self._may_have_memory(var.name)) for var in mine)
-        narrow = self._is_returned(result, sweep)
+        narrow = self._is_returned(result)
         otherwise = self._inner(sweep.otherwise, self._outermost)
         self._ready |= {var.name for var in mine}
-        alone = tuple({
-            var.name: var for var in _operands(sweep) if self._is_operand(var.name)
-        }.values())  # fmt: skip
-        return Pass(sweep, before, otherwise, results, narrow, alone)
+        return Pass(sweep, before, otherwise, results, narrow, self._alone(_operands(sweep)))
+
+    def _chain(self, chain: Chain) -> Either:
+        """Either way results get memory where something is written to them first."""
+        operands = tuple(
+            operand.tensor
+            for item in chain.items
+            if isinstance(item, Pairs)
+            for stream in item.streams
+            for operand in (stream.matrix, stream.own)
+            if operand is not None
+        )
+        private, lazy, touched = self._private, dict(self._lazy), set(self._touched)
+        self._private = temporaries(chain.items)
+        then = self._inner(chain.items, self._outermost)
+        self._private, self._lazy, self._touched = private, lazy, touched
+        otherwise = self._inner(chain.otherwise, self._outermost)
+        return Either(chain, then, otherwise, self._alone(operands))
+
+    def _pairs(self, pairs: Pairs) -> list[HostNode]:
+        nodes: list[HostNode] = []
+        narrow: set[str] = set()
+        for output in pairs.outputs:
+            var = output.target.tensor
+            if self._is_returned(var):
+                narrow.add(var.name)
+            else:
+                nodes.append(self._allocate(var.name, False, self._may_have_memory(var.name)))
+        return [*nodes, PairsPass(pairs, frozenset(narrow))]
+
+    def _alone(self, operands: tuple[Var, ...]) -> tuple[Var, ...]:
+        """The operands that are arguments, and no more than operands of passes."""
+        found = {var.name: var for var in operands if self._is_operand(var.name)}
+        return tuple(found.values())
 
     def _is_operand(self, name: str) -> bool:
-        """Whether a tensor is an argument, and no more than an operand of sweeps."""
-        own = {as_statement(sweep): sweep for sweep in self._sweeps}
+        own = {as_statement(step): step for step in self._passes}
         for stmt in self._context.function.body:
             if name in mentioned_names((stmt,)):
-                sweep = own.get(stmt)
-                if sweep is None or name in mentioned_in(sweep.found):
+                step = own.get(stmt)
+                if step is None or name in _read_besides(step):
                     return False
         return any(p.name == name and p.mode == "In" for p in self._context.function.params)
 
-    def _is_returned(self, result: Var, sweep: Sweep) -> bool:
-        """Whether a tensor is fresh, and all that happens to it behind the sweep is its return."""
+    def _is_returned(self, result: Var) -> bool:
+        """Whether a tensor is fresh, and all that happens to it behind its pass is its return."""
         name, outside = result.name, 0
+        own = {as_statement(step) for step in self._passes}
         for stmt in self._context.function.body:
-            if stmt == as_statement(sweep) or isinstance(stmt, Declare):
+            if stmt in own or isinstance(stmt, Declare):
                 continue
             values = stmt.values if isinstance(stmt, Return) else ()
             plain = [value for value in values if isinstance(value, Var) and value.name == name]
@@ -417,6 +452,20 @@ def _assignments(statements: Sequence[Stmt]) -> list[Stmt]:
     return list(
         takewhile(lambda stmt: isinstance(stmt, IndexAssign) and stmt.op == "=", statements)
     )
+
+
+def _read_besides(step: Sweep | Chain) -> frozenset[str]:
+    """The tensors that something but a product of a pass reads."""
+    if isinstance(step, Sweep):
+        return mentioned_in(step.found)
+    found: set[str] = set()
+    for item in step.items:
+        if isinstance(item, Pairs):
+            nodes = [node for output in item.outputs for node in walk(output.weight)]
+            found |= {root(node) for node in nodes if isinstance(node, Index)}
+        else:
+            found |= mentioned_names((as_statement(item),))
+    return frozenset(found)
 
 
 def _in_one_loop(nodes: Sequence[HostNode]) -> Iterator[tuple[Stmt, ...]]:

@@ -20,7 +20,9 @@ from loma.backends.cfamily.writer import Writer
 from loma.backends.kernels.ir import Kernel
 from loma.backends.openmp.print import write_tree
 from loma.backends.lowering.serial import tensors_in
-from loma.backends.schedule.host import Buffer, Bytes, Clear, Launch, Pass, Serial, Stream
+from loma.backends.schedule.host import (
+    Buffer, Bytes, Clear, Either, Launch, PairsPass, Pass, Serial, Stream,
+)  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core import sizes
 from loma.core.ir import Assign, Declare, IntConst, Stmt, Var
@@ -44,8 +46,10 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
             _write_serial(owner, writes, lambda: owner.nodes(body))
         case Clear(var):
             _write_zeros(owner, var)
-        case Pass(otherwise=otherwise):  # a CPU has no matrix units
+        case Pass(otherwise=otherwise) | Either(otherwise=otherwise):  # there are no matrix units
             owner.nodes(otherwise)
+        case PairsPass():
+            raise AssertionError(node)
         case _:
             assert_never(node)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from loma.backends.kernels.ir import Kernel, Panels, Sweep, kernels_of
+from loma.backends.kernels.ir import Chain, Kernel, Panels, Sweep, kernels_of
+from loma.backends.kernels.pairs import Pairs
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.core.ir import Element, Expr, For, If, Stmt, Var, While
 
@@ -348,8 +349,32 @@ class Pass:
     alone: tuple[Var, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PairsPass:
+    """A launch of one pass over pairs, into memory that is there; ``narrow``: those results that
+    have none, as they may have the dtype of the call."""
+
+    pairs: Pairs
+    narrow: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """``then``, where the device has matrix units for all passes in it, and the chain's conditions
+    hold, else ``otherwise``. ``alone`` as for :class:`Pass`."""
+
+    chain: Chain
+    then: tuple[HostNode, ...]
+    otherwise: tuple[HostNode, ...]
+    alone: tuple[Var, ...]
+
+    @property
+    def passes(self) -> tuple[Pairs, ...]:
+        return tuple(item for item in self.chain.items if isinstance(item, Pairs))
+
+
 HostNode: TypeAlias = (
     Reserve | Allocate | Clear | Permute | Later | CheckRange | CheckSome | CheckOnce
     | Contract | Convolve | Run | Unit | Branch | Count | Repeat | Serial | Launch | Stream
-    | Pass | Parallel | InPlace
+    | Pass | PairsPass | Either | Parallel | InPlace
 )  # fmt: skip

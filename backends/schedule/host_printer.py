@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
+from loma.backends.kernels.pairs import Pairs
 from loma.backends.schedule.host import (
     Allocate, Arranged, Branch, Bytes, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve,
     Operand,
-    Count, HostNode, Later, Launch, Meeting, Pass, Permute, Piece, Repeat, Reserve, Run, Serial,
-    Stream, Unit,
+    Count, Either, HostNode, Later, Launch, Meeting, PairsPass, Pass, Permute, Piece, Repeat,
+    Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.printer import INDENT, indented, name, named, print_tree, text
@@ -87,6 +88,12 @@ def _node(node: HostNode) -> list[str]:
             return _stream(node)
         case Pass():
             return _pass(node)
+        case PairsPass(pairs):
+            return _pairs(pairs)
+        case Either(chain, then, otherwise):
+            units = "the device has matrix units for it"
+            where = " and ".join([units, *map(text, chain.conditions)])
+            return [f"if {where}:", *_block(then), "otherwise:", *_block(otherwise)]
         case Parallel() | InPlace():
             return print_tree(node).split("\n")
         case _:
@@ -241,3 +248,16 @@ def _pass(node: Pass) -> list[str]:
     sweep = [f"sweep over {scores.column.name} in range({high}):", *indented(inside)]
     rest = ["otherwise:", *_block(node.otherwise)]
     return [f"if {where}:", *indented([*before, *sweep]), *rest]
+
+
+def _pairs(pairs: Pairs) -> list[str]:
+    lines = []
+    for stream in pairs.streams:
+        if stream.product is not None and stream.own is not None:
+            factors = f"{text(stream.own)} * {text(stream.matrix)}"
+            lines.append(f"{text(stream.product)} = sum of {factors}")
+    for output in pairs.outputs:
+        factors = f"{text(output.weight)} * {text(pairs.streams[output.stream].matrix)}"
+        lines.append(f"{text(output.target)} = sum of {factors}")
+    head = f"pass over {pairs.column.name} in range({text(pairs.column.extent)}):"
+    return [head, *indented(lines)]

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from loma.backends.schedule.host import (
-    Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, HostNode,
-    Later, Launch, Pass, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
+    Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, Either,
+    HostNode, Later, Launch, PairsPass, Pass, Permute, Piece, Repeat, Reserve, Run, Serial, Stream,
+    Unit,
 )  # fmt: skip
 from loma.backends.schedule.host_printer import head
 from loma.backends.schedule.ir import InPlace, Parallel
@@ -153,6 +154,15 @@ class _Verifier:
                 self.stream(node)
             case Pass():
                 self.sweep(node)
+            case PairsPass(pairs):
+                self.alone()
+                for output in pairs.outputs:
+                    self.tensor(output.target.tensor)
+            case Either(chain, then, otherwise):
+                self.alone()
+                self.known(*chain.conditions)
+                self.inside(then)
+                self.inside(otherwise)
             case Parallel() | InPlace():
                 self.require(isinstance(node, InPlace) or not self.serial, "loops on other threads")
                 verify_tree(node, self.knows)

@@ -20,7 +20,7 @@ from loma.backends.cfamily.writer import Writer
 from loma.backends.kernels.fuse import fuse
 from loma.backends.kernels.ir import Step, as_statement
 from loma.backends.schedule.choices import WHOLE
-from loma.backends.schedule.host import HostNode, Pass
+from loma.backends.schedule.host import Either, HostNode, Pass
 from loma.backends.schedule.verify_host import verify_lowered
 from loma.backends.torch import libraries, ops
 from loma.backends.torch.files import template
@@ -141,7 +141,7 @@ def lower_function(
         result=_result_type(context),
         params=params,
         body=writer.text(),
-        narrow=_narrow(function, tree) if device.machine.teams else None,
+        narrow=_narrow(function, tree),
         **_entry(function),
     )
     if kernels is not None:
@@ -210,7 +210,7 @@ def _entry(function: Function) -> dict[str, object]:
 
 def _narrow(function: Function, tree: Sequence[HostNode]) -> int:
     """The tensors among the arguments that may keep a narrow dtype: a bit for each."""
-    names = {var.name for node in tree if isinstance(node, Pass) for var in node.alone}
+    names = {var.name for node in tree if isinstance(node, Pass | Either) for var in node.alone}
     given = [p.name for p in function.params if not isinstance(p.type, IntType)]
     return sum(1 << k for k, name in enumerate(given[:64]) if name in names)
 

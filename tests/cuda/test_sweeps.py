@@ -116,11 +116,14 @@ class Recorded:
 
     def __init__(self) -> None:
         self.sweeps: set[str] = set()
+        self.pairs: set[str] = set()  # functions whose backward parts are passes
         self.make: images.Make = shim.image
 
     def __call__(self, name: str, text: str, options: Sequence[str], architecture: str) -> bytes:
         if "__sweep" in name:
             self.sweeps.add(name.rpartition("__sweep")[0])
+        if "__backward__pairs" in name:
+            self.pairs.add(name.rpartition("__backward__pairs")[0])
         return self.make(name, text, options, architecture)
 
 
@@ -280,3 +283,82 @@ def test_order_of_threads(module: loma.LomaModule, request: pytest.FixtureReques
             assert torch.equal(module.plain(q, k, v), y)
     finally:
         shim_device.seed(1)
+
+
+def gradients(function: Any, given: Sequence[Any], weight: torch.Tensor) -> list[torch.Tensor]:
+    """Of all floating tensors, with ``weight`` for the result's."""
+    own = [
+        x.detach().clone().requires_grad_()
+        if isinstance(x, torch.Tensor) and x.is_floating_point()
+        else x
+        for x in given
+    ]
+    floats = [x for x in own if isinstance(x, torch.Tensor) and x.requires_grad]
+    y = function(*own)
+    return list(torch.autograd.grad(y, floats, weight.to(y.dtype)))
+
+
+def check_gradients(module: loma.LomaModule, name: str, *given: Any) -> None:
+    function = getattr(module, name)
+    weight = torch.randn(function(*given).shape).to(given[0].dtype)
+    found = gradients(function, given, weight)
+    expected = gradients(function, list(map(wide, given)), weight)
+    again = gradients(function, given, weight)
+    for own, other, same in zip(found, expected, again, strict=True):
+        assert own.dtype == given[0].dtype
+        assert (own.double() - other).norm() / other.norm() < 1.5e-2
+        assert torch.equal(own, same), "other bits"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype"),
+    [
+        ((2, 130, 65, 32, 32), torch.bfloat16),
+        ((1, 20, 70, 40, 24), torch.float16),
+        ((1, 65, 33, 128, 128), torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_gradients(
+    recorded: Recorded, module: loma.LomaModule, sizes: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    b, t, s, d, e = sizes
+    shapes = ((b, t, d), (b, s, d), (b, s, e))
+    check_gradients(module, "plain", *(narrow(*shape, dtype=dtype) for shape in shapes))
+    assert "plain" in recorded.pairs
+
+
+def test_gradients_of_some(module: loma.LomaModule) -> None:
+    """Where not all are wanted other kernels run."""
+    q, k, v = (narrow(1, 40, 32) for _ in range(3))
+    wanted = gradients(module.plain, (q, k, v), torch.ones(1, 40, 32))
+    for place in range(3):
+        own = [q, k, v]
+        own[place] = own[place].clone().requires_grad_()
+        (found,) = torch.autograd.grad(module.plain(*own).sum(), own[place])
+        torch.testing.assert_close(found, wanted[place], rtol=3e-2, atol=3e-2)
+
+
+def test_gradients_of_cases(module: loma.LomaModule) -> None:
+    q, k, v = narrow(2, 70, 3, 32), narrow(2, 66, 3, 32), narrow(2, 66, 3, 32)
+    check_gradients(module, "cap_and_slope", q, k, v, narrow(3, scale=0.1), 2.5)
+    q, k, v = (narrow(140, 32) for _ in range(3))
+    check_gradients(module, "window", q, k, v, 70)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("file", "found"),
+    [
+        ("attention", {"statements", "added_up", "one_expression"}),
+        ("causal_attention", {"statements", "masked", "queries"}),
+    ],
+)
+def test_gradients_of_every_spelling(recorded: Recorded, file: str, found: set[str]) -> None:
+    module = loma.compile(SPELLINGS / f"{file}.loma")
+    text = (SPELLINGS / f"{file}.loma").read_text("utf-8")
+    recorded.pairs.clear()
+    q, k, v = (narrow(2, 70, 32) for _ in range(3))
+    for name in re.findall(r"^def ([a-z]\w*)", text, re.MULTILINE):
+        check_gradients(module, name, q, k, v)
+    assert recorded.pairs >= found

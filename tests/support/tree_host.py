@@ -28,8 +28,8 @@ from tree_loops import run_tree
 from loma.backends.schedule.host import (
     Allocate, Arranged, Branch, Buffer, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve,
     Operand,
-    Count, HostNode, Later, Launch, Pass, Permute, Piece, Repeat, Reserve, Run, Serial, Stream,
-    Unit,
+    Count, Either, HostNode, Later, Launch, PairsPass, Pass, Permute, Piece, Repeat, Reserve, Run,
+    Serial, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core.effects import written
@@ -165,8 +165,10 @@ class _Host:
                 self.launch(node)
             case Stream():
                 self.stream(node)
-            case Pass(otherwise=otherwise):
+            case Pass(otherwise=otherwise) | Either(otherwise=otherwise):
                 self.nodes(otherwise)
+            case PairsPass():
+                raise AssertionError(node)
             case Parallel() | InPlace():
                 run_tree(self.frame, node, self.machine)
             case _:

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from loma.backends.kernels.fuse import fuse
-from loma.backends.kernels.ir import Kernel, Nested, Step, Panels, Sweep, temporaries
+from loma.backends.kernels.ir import Chain, Kernel, Nested, Step, Panels, Sweep, temporaries
+from loma.backends.kernels.pairs import Pairs
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.sharing import Library
 from loma.core import builder as b
@@ -81,8 +82,10 @@ def _all_names(function: Function, steps: tuple[Step, ...]) -> set[str]:
             case Nested():
                 for block in step.blocks:
                     found |= _all_names(function, block)
-            case Sweep():
+            case Sweep() | Chain():
                 found |= _all_names(function, step.otherwise)
+            case Pairs():
+                raise AssertionError(step)
             case _:
                 found |= names_of(replace(function, body=(step,)))
     return found
@@ -110,8 +113,10 @@ class _Plain:
                 return (replace(stmt, body=self.steps(body)),)
             case Nested(If() as stmt, (then, other)):
                 return (replace(stmt, then=self.steps(then), other=self.steps(other)),)
-            case Sweep(otherwise=otherwise):
+            case Sweep(otherwise=otherwise) | Chain(otherwise=otherwise):
                 return self.steps(otherwise)
+            case Pairs():
+                raise AssertionError(step)
             case Nested():
                 raise AssertionError(step)
             case Declare(target, None) if target.name in self._inside:

@@ -16,6 +16,8 @@ class Tensor;
 
 namespace loma::gpu {
 
+struct Geometry;
+
 // A kernel of generated code, for all devices and launches of a process: its text is compiled when it
 // is first launched.
 class Kernel {
@@ -114,6 +116,9 @@ class Launch {
   // A pass over columns for `rows` rows of each of `outer` values; see sweep.h of the device.
   void sweep(int64_t outer, int64_t rows, int64_t depth, int64_t width);
 
+  // A pass over pairs; see pairs.h of the device.
+  void pairs(int64_t outer, int64_t rows, int64_t depth, int64_t width);
+
  private:
   static constexpr int kMost = 500;  // of 8 bytes: CUDA takes 4096 bytes, of which the grid has some
 
@@ -121,6 +126,7 @@ class Launch {
   void element_of(const at::Tensor& tensor, size_t bytes);
   void operand_of(const at::Tensor& tensor);
   void result_of(at::Tensor& tensor, const int64_t* sizes, size_t rank);
+  void pass(const Geometry& of_call, int64_t count);
 
   Kernel& kernel_;
   const size_t real_bytes_;

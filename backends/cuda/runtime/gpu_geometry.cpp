@@ -123,6 +123,9 @@ Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t mos
 
 namespace {
 
+// Behind each row of 16-bit numbers in shared memory is room for so many more.
+constexpr int kRoom = 8, kBytes = 2;
+
 int sixteens(int64_t length) { return static_cast<int>((length + 15) / 16 * 16); }
 
 }  // namespace
@@ -142,10 +145,21 @@ Geometry sweep_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t widt
   const bool is_small = g.depth + g.width <= 128;  // as sweep.h has it
   g.threads = is_small ? 128 : 256;
   const int block = (is_small ? 32 : 16) * g.threads / kWarp;
-  constexpr int kColumns = 64, kRoom = 8, kBytes = 2;
+  constexpr int kColumns = 64;
   g.blocks = outer * ((rows + block - 1) / block);
   g.shared_bytes = kBytes * ((block + 2 * kColumns) * (g.depth + kRoom) +
                              2 * kColumns * (g.width + kRoom));
+  return g;
+}
+
+Geometry pairs_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t width) {
+  Geometry g;
+  g.depth = sixteens(depth);
+  g.width = sixteens(width);
+  g.threads = 128;
+  constexpr int kBlockRows = 64, kTile = 32;
+  g.blocks = outer * ((rows + kBlockRows - 1) / kBlockRows);
+  g.shared_bytes = kBytes * (kBlockRows + 2 * kTile) * (g.depth + kRoom + g.width + kRoom);
   return g;
 }
 

@@ -34,6 +34,8 @@ Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t mos
 // A pass over columns (sweep.h of the device). Whether it is worth it; and its blocks.
 bool sweeps_fit(int64_t rows, int64_t columns, int64_t depth, int64_t width);
 Geometry sweep_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t width);
+// A pass over pairs (pairs.h of the device).
+Geometry pairs_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t width);
 
 }  // namespace loma::gpu
 

@@ -173,11 +173,18 @@ void Launch::result_of(at::Tensor& tensor, const int64_t* sizes, size_t rank) {
 }
 
 void Launch::sweep(int64_t outer, int64_t rows, int64_t depth, int64_t width) {
-  if (outer <= 0 || rows <= 0) return;
-  Geometry geometry = sweep_geometry(outer, rows, depth, width);
+  if (outer > 0 && rows > 0) pass(sweep_geometry(outer, rows, depth, width), outer * rows);
+}
+
+void Launch::pairs(int64_t outer, int64_t rows, int64_t depth, int64_t width) {
+  if (outer > 0 && rows > 0) pass(pairs_geometry(outer, rows, depth, width), outer * rows);
+}
+
+void Launch::pass(const Geometry& of_call, int64_t count) {
+  Geometry geometry = of_call;
   geometry.narrow = narrow_of_call();
   Launcher launcher(*this);
-  launcher.grid_.count = outer * rows;
+  launcher.grid_.count = count;
   launcher.grid_.slices = 1;
   launcher.run(geometry, 0);
 }

@@ -242,17 +242,20 @@ at::Device device_of_call(const Operator& op, Arguments arguments) {
 }
 
 at::ScalarType dtype_of_call(const Operator& op, Arguments arguments) {
-  std::optional<at::ScalarType> scalar;
+  std::optional<at::ScalarType> scalar, wide;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Kind kind = op.parameter(i).kind;
     if (is_integer(kind) || !arguments[i].isTensor()) continue;
     const at::Tensor& x = arguments[i].toTensor();
-    if (x.defined() && is_float_tensor(kind)) return x.scalar_type();
+    if (x.defined() && is_float_tensor(kind)) {
+      if (!op.is_mixed || is_narrow(x.scalar_type())) return x.scalar_type();
+      if (!wide) wide = x.scalar_type();
+    }
     if (x.defined() && !scalar) {
       scalar = x.scalar_type();
     }
   }
-  return scalar.value_or(c10::get_default_dtype_as_scalartype());
+  return wide ? *wide : scalar.value_or(c10::get_default_dtype_as_scalartype());
 }
 
 at::Tensor as_dtype(const at::Tensor& value, at::ScalarType dtype) {
@@ -292,7 +295,8 @@ std::vector<I> bind_slots(const Operator& op, Arguments arguments) {
       continue;
     }
     const at::Tensor& x = arguments[i].toTensor();
-    check_tensor(f, p, x, dtype, first, first_tensor);
+    const bool is_kept = op.is_mixed && x.defined() && x.scalar_type() == computed_in(dtype);
+    check_tensor(f, p, x, is_kept ? computed_in(dtype) : dtype, first, first_tensor);
     for (int d = 0; d < p.rank; ++d) {
       if (p.dims[d].rule == Dim::Rule::Bind) {
         slots[p.dims[d].value] = bound<I>(f, p, d, size_of<I>(x, d));

@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 
 namespace loma {
 
@@ -145,10 +146,9 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
                         : run_specialised(*op.specialisations, op.module->specialisation.load(),
                                           slots, kernel, inputs.tensors, inputs.ints, count);
   if (is_narrow(dtype)) {
-    for (auto& result : results) {
-      if (result.defined() && result.is_floating_point()) {
-        result = result.to(dtype);
-      }
+    for (size_t k = 0; k < std::min(op.kept, results.size()); ++k) {
+      at::Tensor& result = results[k];
+      if (result.defined() && result.is_floating_point()) result = result.to(dtype);
     }
   }
   own_results(results, inputs.tensors);
@@ -200,10 +200,13 @@ void run_on_meta(Operator& op, c10::DispatchKeySet, Stack* stack) {
     const auto options = at::device(at::kMeta);
     const auto dtype = dtype_of_call(op, arguments);
     for (const Result& result : op.function->results) {
+      const bool is_kept = results.size() >= op.kept;
       const bool wanted = result.need < 0 || slots[result.need] != 0;
       const int rank = result.kind == Kind::Float || result.kind == Kind::Int ? 0 : result.rank;
       results.push_back(wanted ? at::empty_symint(shape_of(rank, result.dims, slots),
-                                                  options.dtype(dtype_of(result.kind, dtype)))
+                                                  options.dtype(dtype_of(
+                                                      result.kind,
+                                                      is_kept ? computed_in(dtype) : dtype)))
                                : at::Tensor());
     }
   }
@@ -223,6 +226,7 @@ void fill(Operator& op, ModuleState& state, const Function& function, bool is_ta
   op.overload = is_taken ? state.module->name_space : function.overload;
   op.specialisations =
       &specialisations_of(std::string(state.module->name_space) + "::" + function.name);
+  op.is_mixed = std::string_view(function.name).find("__backward") != std::string_view::npos;
   int parameter_results = 0;
   for (size_t i = 0; i < function.parameters.size(); ++i) {
     const Parameter& p = function.parameters[i];
@@ -321,6 +325,7 @@ void register_module(const Module& module) {
       Operator& forward = operator_named(state, op.function->split->forward);
       op.forward = forward.handle;
       op.forward_operator = &forward;
+      forward.kept = op.function->results.size();
       op.backward = operator_named(state, op.function->split->backward).handle;
     }
   }

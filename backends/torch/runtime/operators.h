@@ -12,6 +12,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -55,6 +56,10 @@ struct Operator {
   bool has_float_result = false;
   std::optional<c10::OperatorHandle> handle, forward, backward;
   Operator* forward_operator = nullptr;
+  // What a forward part gives only to the backward part, results from `kept` on, is not rounded to a
+  // narrow dtype. So backward parts, and what is made of these, take float32 beside that.
+  size_t kept = std::numeric_limits<size_t>::max();
+  bool is_mixed = false;
   // What was made of the function so far, by kind and positions; see transforms.h. Under the
   // module's mutex.
   std::map<std::pair<std::string, std::vector<int>>, Operator*> made;
@@ -107,8 +112,8 @@ constexpr const char* kServedNames = "cpu or cuda";
 
 // --- arguments.cpp ---
 
-// The floating dtype of a call: that of its first float tensor, else of its first float, else the
-// default dtype.
+// The floating dtype of a call: that of its first float tensor, in a mixed one the first in a narrow
+// dtype; else of its first float, else the default dtype.
 at::ScalarType dtype_of_call(const Operator& op, Arguments arguments);
 
 // That of the tensors, which agree; that of the numbers where there are no tensors.
