@@ -8,7 +8,7 @@ from loma.backends.cfamily.context import CppContext, HostWriter
 from loma.backends.cfamily.names import cpp_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda import texts
-from loma.backends.cuda.passes import PassText, write_otherwise
+from loma.backends.cuda.passes import PassText, where, write_otherwise
 from loma.backends.cuda.start import Start
 from loma.backends.kernels.pairs import Output, Pairs
 from loma.backends.schedule.host import Either, PairsPass
@@ -18,14 +18,11 @@ from loma.core.ir import FLOAT, Builtin, Var
 
 def write_either(owner: HostWriter, node: Either) -> None:
     """Writes both ways, and how the host chooses."""
-    context, tests = owner.context, []
-    for pairs in node.passes:
-        extents = [pairs.row.extent, pairs.column.extent, *(s.inner.extent for s in pairs.streams)]
-        given = c.list_text([c.call("sizeof", c.Token("real")), *map(context.ints, extents)])
-        tests.append(f"loma::gpu::sweeps({given})")
-    assert context.host is not None
-    tests += [f"({c.text(context.host.condition(each))})" for each in node.chain.conditions]
-    with owner.writer.block(f"if ({' && '.join(tests)})"):
+    extents = [
+        [pairs.row.extent, pairs.column.extent, *(s.inner.extent for s in pairs.streams)]
+        for pairs in node.chain.passes
+    ]
+    with owner.writer.block(f"if ({where(owner.context, extents, node.chain.conditions)})"):
         owner.nodes(node.then)
     write_otherwise(owner, node)
 
@@ -92,9 +89,6 @@ class PairsText(PassText):
         body.line("    part_,")
         for operand in operands:
             body.line(f"    {operand},")
-        count = c.item_text(self._int(pairs.column.extent))
-        body.line("    [&](int64_t) { return int64_t(0); },")
-        body.line(f"    [&](int64_t) -> int64_t {{ return {count}; }},")
         for text, end in zip(sums, (",", ");"), strict=True):
             body.line(f"    {text}{end}")
         return body

@@ -3,7 +3,7 @@ before them, and what runs where there are no such units."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 
 from loma.backends.cfamily import syntax as c
@@ -16,6 +16,18 @@ from loma.backends.schedule.host import Either, Pass
 from loma.core import sizes
 from loma.core.ir import FLOAT, INT, Axis, Binary, Expr, FloatConst, Index, IntConst, Var
 from loma.core.walk import free_variables, map_children
+
+
+def where(context: CppContext, passes: Iterable[Sequence[Expr]], conditions: Sequence[Expr]) -> str:
+    """The host's test whether passes can run: of each the numbers of rows and columns, and of what
+    products sum over and of what is written."""
+    assert context.host is not None
+    tests = []
+    for extents in passes:
+        given = c.list_text([c.call("sizeof", c.Token("real")), *map(context.ints, extents)])
+        tests.append(f"loma::gpu::sweeps({given})")
+    tests += [f"({c.text(context.host.condition(each))})" for each in conditions]
+    return " && ".join(tests)
 
 
 def write_otherwise(owner: HostWriter, node: Pass | Either) -> None:

@@ -10,7 +10,7 @@ from loma.backends.cfamily.context import CppContext, HostWriter
 from loma.backends.cfamily.names import cpp_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda import texts
-from loma.backends.cuda.passes import PassText, write_otherwise
+from loma.backends.cuda.passes import PassText, where, write_otherwise
 from loma.backends.cuda.start import Start
 from loma.backends.kernels.sweeps import Found
 from loma.backends.schedule.host import Pass
@@ -28,11 +28,7 @@ def write_sweep(owner: HostWriter, node: Pass) -> None:
     text = SweepText(context, found)
     body = text.kernel(node.narrow)
     extents = [axis.extent for axis in (scores.row, scores.column, scores.depth, found.width)]
-    given = c.list_text([c.call("sizeof", c.Token("real")), *map(context.ints, extents)])
-    assert context.host is not None
-    conditions = [c.text(context.host.condition(each)) for each in found.conditions]
-    tests = " && ".join([f"loma::gpu::sweeps({given})", *(f"({each})" for each in conditions)])
-    with writer.block(f"if ({tests})"):
+    with writer.block(f"if ({where(context, [extents], found.conditions)})"):
         result = found.result.tensor
         owner.nodes([one for one in node.before if not (node.narrow and _makes(one, result))])
         launch = Start(owner, "sweep", node.sweep.source)

@@ -124,6 +124,10 @@ class Chain:
     source: tuple[Stmt, ...]
     conditions: tuple[Expr, ...]
 
+    @property
+    def passes(self) -> tuple[Pairs, ...]:
+        return tuple(item for item in self.items if isinstance(item, Pairs))
+
 
 Step: TypeAlias = Stmt | Kernel | Panels | Nested | Sweep | Pairs | Chain
 

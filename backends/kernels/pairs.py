@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from loma.backends.kernels.sharing import mentions
 from loma.backends.kernels.sweeps import (
-    bound, check_inside, exchanged, plain, Refused, require, variable,
+    bound, check_inside, check_matrix, exchanged, Refused, require, variable,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.effects import assigned
@@ -28,7 +28,14 @@ from loma.core.ir import (
     TensorType, Var,
 )  # fmt: skip
 from loma.core.names import Names
-from loma.core.walk import free_variables, map_children, mentioned_names, substitute, walk
+from loma.core.walk import (
+    free_variables,
+    map_children,
+    mentioned_names,
+    substitute,
+    walk,
+    without_no_diff,
+)
 
 _INNER = Var("*", INT)  # the index that products sum over, wherever they are compared
 
@@ -141,7 +148,7 @@ class _Search:
             return False
         if name not in self._declares or not sizes.same(own, type_.dims):
             return False
-        value = plain(stmt.value)
+        value = without_no_diff(stmt.value)
         more = tuple(axis for axis in stmt.axes if axis.name not in names)
         if more:
             value = Reduce("sum", value, more, FLOAT)
@@ -220,7 +227,8 @@ class _Search:
         for stream in streams:
             for operand, axis in ((stream.matrix, columns), (stream.own, rows)):
                 if operand is not None:
-                    self._check_matrix(operand, axis, stream.inner, outer)
+                    require(len(operand.subscripts) == len(outer) + 2)
+                    check_matrix(operand, axis, stream.inner, outer)
         output = Output(weight, place, definition.element())
         source = tuple(self._flat[k][1] for k in definition.items)
         return Pairs(outer, rows, columns, tuple(streams), (output,), source)
@@ -254,18 +262,6 @@ class _Search:
         assert isinstance(own, Index)
         assert isinstance(matrix, Index)
         return Stream(matrix, inner, own, Var(self._names.fresh("product"), FLOAT))
-
-    def _check_matrix(
-        self, operand: Index, own: Axis, inner: Axis, outer: tuple[Axis, ...]
-    ) -> None:
-        ranges = {axis.name: axis.extent for axis in (*outer, own, inner)}
-        found = [variable(s) for s in operand.subscripts]
-        require(len(set(found)) == len(found) and set(found) == ranges.keys())
-        require(found[-1] == inner.name)
-        dims = sizes.dims_of(operand.tensor)
-        require(sizes.same(tuple(ranges[n] for n in found), dims))
-        type_ = operand.tensor.type
-        require(isinstance(type_, TensorType) and type_.element == "float")
 
     # ------------------------------------------------------------------------ all of them
 

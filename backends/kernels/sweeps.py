@@ -23,11 +23,19 @@ from loma.core import bounds, sizes
 from loma.core.effects import assigned, written_places
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Builtin, Call, Declare, Expr, FloatConst, Function, If, Index,
-    IndexAssign, IntConst, Member, NoDiff, Op, Reduce, Select, Stmt, TensorType, Unary, Var, Zero,
+    IndexAssign, IntConst, Member, Op, Reduce, Select, Stmt, TensorType, Unary, Var, Zero,
     ZeroPad,
 )  # fmt: skip
 from loma.core.names import Names
-from loma.core.walk import free_variables, map_children, mentioned_names, root, substitute, walk
+from loma.core.walk import (
+    free_variables,
+    map_children,
+    mentioned_names,
+    root,
+    substitute,
+    walk,
+    without_no_diff,
+)
 
 _NO = FloatConst(0.0)
 
@@ -488,25 +496,16 @@ class _Search:
         scores = found.scores
         axes = (*scores.outer, scores.row, scores.column, found.width)
         for operand, own in ((scores.query, scores.row), (scores.key, scores.column)):
-            self._check_matrix(operand, own, scores.depth, scores.outer)
-        self._check_matrix(found.values, scores.column, found.width, scores.outer)
+            check_matrix(operand, own, scores.depth, scores.outer)
+        check_matrix(found.values, scores.column, found.width, scores.outer)
+        operands = (scores.query, scores.key, found.values)
+        require(self._used.isdisjoint(map(root, operands)))
         rows = {e for e in (found.largest, found.total) if e is not None}
         for expr, allowed in (
             (scores.score, set()), (found.term, set()), (found.weight, set()),
             (found.written, rows),
         ):  # fmt: skip
             check_inside(expr, axes, self._sizes, allowed, self._used)
-
-    def _check_matrix(self, operand: Index, own: Axis, inner: Axis, outer: Sequence[Axis]) -> None:
-        """An operand has each subscript at most once, and goes through whole dimensions."""
-        ranges = {axis.name: axis.extent for axis in (*outer, own, inner)}
-        found = [variable(s) for s in operand.subscripts]
-        require(len(set(found)) == len(found) and set(found) <= ranges.keys())
-        require({own.name, inner.name} <= set(found) and found[-1] == inner.name)
-        dims = sizes.dims_of(operand.tensor)
-        require(all(sizes.equal(ranges[n], d) for n, d in zip(found, dims, strict=True)))
-        assert isinstance(operand.tensor.type, TensorType)
-        require(operand.tensor.type.element == "float" and root(operand) not in self._used)
 
 
 def _definition(position: int, stmt: Stmt) -> tuple[str, _Definition, int] | None:
@@ -521,7 +520,7 @@ def _definition(position: int, stmt: Stmt) -> tuple[str, _Definition, int] | Non
             one = not isinstance(value, Reduce) or len(value.axes) == 1
             floats = isinstance(base.type, TensorType) and base.type.element == "float"
             if whole and one and floats:
-                return name, _Definition(position, base, names, plain(value), ranges), 1
+                return name, _Definition(position, base, names, without_no_diff(value), ranges), 1
         case If(cond, (IndexAssign() as inner,), other) if len(other) <= 1:
             made = _definition(position, inner)
             if made is not None and all(_zeros(s, made[0]) for s in other):
@@ -594,14 +593,21 @@ def check_inside(
                 require(bounds.exists(node, ranges, known.__contains__))
 
 
+def check_matrix(operand: Index, own: Axis, inner: Axis, outer: Sequence[Axis]) -> None:
+    """Refuses an operand that does not have each subscript at most once, with ``inner`` last, or
+    does not go through whole dimensions."""
+    ranges = {axis.name: axis.extent for axis in (*outer, own, inner)}
+    found = [variable(s) for s in operand.subscripts]
+    require(len(set(found)) == len(found) and set(found) <= ranges.keys())
+    require({own.name, inner.name} <= set(found) and found[-1] == inner.name)
+    require(sizes.same(tuple(ranges[n] for n in found), sizes.dims_of(operand.tensor)))
+    type_ = operand.tensor.type
+    require(isinstance(type_, TensorType) and type_.element == "float")
+
+
 def _is_matrix(read: Index, column: str) -> bool:
     """Whether a factor of a sum over columns has elements for each column."""
     return column in {variable(s) for s in read.subscripts}
-
-
-def plain(expr: Expr) -> Expr:
-    """The value, whether or not a derivative passes through it."""
-    return plain(expr.operand) if isinstance(expr, NoDiff) else map_children(expr, plain)
 
 
 def variable(expr: Expr) -> str:

@@ -22,7 +22,7 @@ from loma.backends.lowering.reductions import StatementNest
 from loma.backends.lowering.rows import elements, partial_sum, rows
 from loma.backends.schedule import contraction, convolution
 from loma.backends.schedule.access import (
-    ZERO, Loop, analyse, ragged, reads, rename_axes, steps, without_no_diff,
+    ZERO, Loop, analyse, ragged, reads, rename_axes, steps,
 )  # fmt: skip
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.divisions import without_divisions
@@ -42,7 +42,7 @@ from loma.core.ir import (
     INT, OF_NOTHING, Axis, Binary, Expr, FloatConst, Index, IndexAssign, IntConst, Reduce, Select,
     Stmt, Var,
 )  # fmt: skip
-from loma.core.walk import walk
+from loma.core.walk import walk, without_no_diff
 
 COUNTER = Var("@p_", INT)  # of a parallel loop over pieces, or over two axes as one
 

@@ -14,12 +14,12 @@ from loma.backends.kernels.ir import Kernel
 from loma.backends.kernels.sharing import mentions
 from loma.backends.lowering.reductions import StatementNest
 from loma.backends.schedule import rewrites
-from loma.backends.schedule.access import steps, without_no_diff
+from loma.backends.schedule.access import steps
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.elementwise import is_elementwise
 from loma.backends.schedule.ir import InPlace, Kind, Parallel, Store
 from loma.core.ir import INT, Axis, Expr, Index, IndexAssign, IntConst, Stmt, Var
-from loma.core.walk import blocks, substitute, walk
+from loma.core.walk import blocks, substitute, walk, without_no_diff
 
 
 def run_at(block: Sequence[Stmt], position: int, count: Var | None) -> tuple[IndexAssign, ...]:

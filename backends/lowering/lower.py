@@ -20,7 +20,6 @@ from loma.backends.lowering.once import once_checks
 from loma.backends.lowering.serial import is_serial, tensors_in
 from loma.backends.schedule import storage
 from loma.backends.schedule.access import steps as steps_of
-from loma.backends.schedule.access import without_no_diff
 from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
@@ -36,6 +35,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.walk import (
     blocks, map_children, map_expressions, mentioned_names, own_names, root, substitute, walk,
+    without_no_diff,
 )  # fmt: skip
 from loma.passes.liveness import Liveness
 
@@ -354,9 +354,8 @@ class Lowering:
         """Either way results get memory where something is written to them first."""
         operands = tuple(
             operand.tensor
-            for item in chain.items
-            if isinstance(item, Pairs)
-            for stream in item.streams
+            for pairs in chain.passes
+            for stream in pairs.streams
             for operand in (stream.matrix, stream.own)
             if operand is not None
         )

@@ -9,10 +9,9 @@ are, and tensors are looked up once before the outermost loop.
 from __future__ import annotations
 
 from loma.backends.lowering.index_statements import library_call
-from loma.backends.schedule.access import without_no_diff
 from loma.backends.schedule.target import Target
 from loma.core.ir import For, IndexAssign, Module, Stmt, TensorType, Var, While, is_tensor_function
-from loma.core.walk import expressions, statements, walk
+from loma.core.walk import expressions, statements, walk, without_no_diff
 from loma.passes import serial
 
 

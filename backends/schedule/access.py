@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from loma.core import sizes
 from loma.core.bounds import stays_inside
 from loma.core.ir import (
-    INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, NoDiff, Op, Reduce, Var, ZeroPad,
+    INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, Op, Reduce, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.walk import (
-    children, free_variables, map_children, substitute, used_as_value, walk,
+    children, free_variables, substitute, used_as_value, walk,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -134,13 +134,6 @@ def reads(expr: Expr, axes: tuple[Axis, ...]) -> Iterable[tuple[Index, tuple[Axi
         case _:
             for child in children(expr):
                 yield from reads(child, axes)
-
-
-def without_no_diff(expr: Expr) -> Expr:
-    """The value without the marks that only derivatives look at."""
-    while isinstance(expr, NoDiff):
-        expr = expr.operand
-    return map_children(expr, without_no_diff)
 
 
 def steps(expr: Expr) -> int:

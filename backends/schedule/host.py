@@ -368,10 +368,6 @@ class Either:
     otherwise: tuple[HostNode, ...]
     alone: tuple[Var, ...]
 
-    @property
-    def passes(self) -> tuple[Pairs, ...]:
-        return tuple(item for item in self.chain.items if isinstance(item, Pairs))
-
 
 HostNode: TypeAlias = (
     Reserve | Allocate | Clear | Permute | Later | CheckRange | CheckSome | CheckOnce

@@ -66,6 +66,13 @@ def exchanged(expr: Expr, node: Expr, new: Expr) -> Expr:
     return new if expr is node else map_children(expr, lambda e: exchanged(e, node, new))
 
 
+def without_no_diff(expr: Expr) -> Expr:
+    """The value without the marks that only derivatives look at."""
+    while isinstance(expr, NoDiff):
+        expr = expr.operand
+    return map_children(expr, without_no_diff)
+
+
 def _with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
     """The same node with these subexpressions, in the order of :func:`children`."""
     match expr:

@@ -109,13 +109,11 @@ inline void write_rows(const float (&sum)[length / 8][4], int64_t first, int64_t
   }
 }
 
-// p = own0[x] * streamed0[y] and q = own1[x] * streamed1[y]; `low` and `high` of the first and the last
-// row say between which y there is anything: they rise, fall, or stay.
-template <bool has_first, bool has_second, typename Low, typename High, typename First,
-          typename Second>
+// p = own0[x] * streamed0[y] and q = own1[x] * streamed1[y].
+template <bool has_first, bool has_second, typename First, typename Second>
 inline void pairs(const PairPart& part, const Matrix& own0, const Matrix& streamed0,
-                  const Matrix& own1, const Matrix& streamed1, const Low& low, const High& high,
-                  const First& first, const Second& second) {
+                  const Matrix& own1, const Matrix& streamed1, const First& first,
+                  const Second& second) {
   LOMA_DYNAMIC_SHARED(shared);
   Narrow* const rows0 = reinterpret_cast<Narrow*>(shared);
   Narrow* const rows1 = rows0 + kPairRows * kPitch;
@@ -123,14 +121,12 @@ inline void pairs(const PairPart& part, const Matrix& own0, const Matrix& stream
   Narrow* const tiles1 = tiles0 + 2 * kTile * kPitch;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t count = streamed0.rows, last = std::min(part.row + kPairRows, own0.rows) - 1;
-  const int begin = static_cast<int>(std::max<int64_t>(std::min(low(part.row), low(last)), 0));
-  const int end = static_cast<int>(std::min(std::max(high(part.row), high(last)), count));
-  const int start = begin / kTile, tiles = (end + kTile - 1) / kTile;
+  const int tiles = static_cast<int>((count + kTile - 1) / kTile);
 
   if (has_first) fetch<kPairRows, kDepth>(rows0, own0, part.row);
   if (has_second) fetch<kPairRows, kWidth>(rows1, own1, part.row);
-  fetch<kTile, kDepth>(tiles0, streamed0, int64_t(start) * kTile);
-  fetch<kTile, kWidth>(tiles1, streamed1, int64_t(start) * kTile);
+  fetch<kTile, kDepth>(tiles0, streamed0, 0);
+  fetch<kTile, kWidth>(tiles1, streamed1, 0);
 
   Summed<kDepth, First> of_first;
   Summed<kWidth, Second> of_second;
@@ -156,8 +152,8 @@ inline void pairs(const PairPart& part, const Matrix& own0, const Matrix& stream
   copies_done();
   __syncthreads();
 
-  for (int tile = start; tile < tiles; ++tile) {
-    const int from = tile * kTile, stage = (tile - start) % 2, next = 1 - stage;
+  for (int tile = 0; tile < tiles; ++tile) {
+    const int from = tile * kTile, stage = tile % 2, next = 1 - stage;
     if (tile + 1 < tiles) {
       fetch<kTile, kDepth>(tiles0 + next * kTile * kPitch, streamed0, from + kTile);
       fetch<kTile, kWidth>(tiles1 + next * kTile * kValuePitch, streamed1, from + kTile);
