@@ -186,7 +186,7 @@ class _Search:
         for read, rest in (
             (value.body.left, value.body.right), (value.body.right, value.body.left),
         ):  # fmt: skip
-            if isinstance(read, Index):
+            if isinstance(read, Index) and read.subscripts:
                 names = [variable(s) for s in read.subscripts]
                 width = names[-1]
                 rows = [a for a in definition.axes if a not in names]

@@ -6,8 +6,11 @@ import re
 from collections.abc import Callable
 
 import pytest
+from index_cases import CASES as INDEX_CASES
+from index_cases import Case
 
 from loma import pipeline
+from loma.frontend import parse
 
 # Products and convolutions of libraries, a team for a sum, loops on one thread, a kernel of several
 # statements, a number that stays on the device.
@@ -132,3 +135,11 @@ def test_scalar_functions_have_no_part_of_their_own() -> None:
         pipeline.stage_text(scalar, "source", device="cuda")
     with pytest.raises(ValueError, match="'half' is a scalar function: GPUs run it inside of"):
         pipeline.stage_text(scalar + NORMALISED, "source", "half", device="cuda")
+
+
+@pytest.mark.parametrize("case", INDEX_CASES, ids=lambda case: case.name)
+def test_kernels_of_every_index_statement(case: Case) -> None:
+    """With their derivatives: what a GPU's search for kernels meets there, other devices do not."""
+    function = parse(case.text).functions[-1].name
+    shown = pipeline.stage_text(case.text, "kernels", f"{function}__backward", device="cuda")
+    assert f"def {function}__backward(" in shown
