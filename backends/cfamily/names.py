@@ -31,7 +31,7 @@ _NUMBERED = re.compile(r"[A-Z]{1,2}(_\d+)+$")
 # Families of macros: of the C library, of torch, and of the processor's intrinsics.
 _MACRO = re.compile(
     r"(SYS|C10|TORCH|AT|CAFFE2|PYBIND11)_|M_[A-Z\d]|[LP]_[a-z]{6,}$|pthread_cleanup_"
-    r"|_(mm\d*|bit_scan|bswap|cvt|k[a-z]+_mask|l?rot|m_p|popcnt|rd(pmc|tsc)|tile|xabort)"
+    r"|_(mm\d*|cmpccxadd|bit_scan|bswap|cvt|k[a-z]+_mask|l?rot|m_p|popcnt|rd(pmc|tsc)|tile|xabort)"
 )
 _GENERATED = re.compile(r"__(body|run|kernel|scalar|struct|loop\d*)$")
 

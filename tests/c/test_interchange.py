@@ -84,6 +84,7 @@ def test_inference_is_one_graph() -> None:
     assert (found.graph_count, found.graph_break_count) == (1, 0), found.break_reasons
 
 
+@pytest.mark.cpu
 def test_compiled_training_computes_the_same_with_operators_of_loma() -> None:
     graphs = []
 
@@ -109,6 +110,7 @@ def test_compiled_training_computes_the_same_with_operators_of_loma() -> None:
         assert any(target.startswith(f"loma.{name}__backward.") for target in backward), name
 
 
+@pytest.mark.cpu
 def test_compiled_inference_computes_the_same() -> None:
     net = CapsNet(SMALL).eval()
     compiled = torch.compile(net, fullgraph=True, dynamic=True, backend="aot_eager")
@@ -118,6 +120,7 @@ def test_compiled_inference_computes_the_same() -> None:
             assert_equal(compiled(images), net(images))
 
 
+@pytest.mark.cpu
 def test_the_compiler_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that unpickles a network: the layers are first asked for in a trace."""
     net = CapsNet(SMALL)
@@ -148,6 +151,7 @@ def exported(net: nn.Module) -> torch.export.ExportedProgram:
     return torch.export.export(net, (batch(3)[0],), dynamic_shapes={"images": {0: batches}})
 
 
+@pytest.mark.cpu
 def test_an_exported_network_runs_for_any_batch() -> None:
     net = CapsNet(SMALL).eval()
     program = exported(net)

@@ -108,6 +108,7 @@ class Page:
         return CliRunner().invoke(main, args)
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_show_what_happens(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

@@ -175,6 +175,7 @@ def test_what_is_work() -> None:
 # ---------------------------------------------------------------------------------------- timers
 
 
+@pytest.mark.cpu
 def test_timers_count_runs_and_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOMA_OPT", "-fusion,-costly")
     path = tmp_path / "squash.loma"
@@ -206,6 +207,7 @@ def test_timers_count_runs_and_work(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert compiler.compile(path).__native__.probes() == []  # type: ignore[union-attr]
 
 
+@pytest.mark.cpu
 def test_a_fused_loop_is_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOMA_OPT", raising=False)
     timed = compiler.compile(SQUASH, timed=True)
@@ -220,6 +222,7 @@ def test_a_fused_loop_is_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert flops == 3 * 4 * 6 * 8 + 3 * 4 * 6
 
 
+@pytest.mark.cpu
 def test_times_are_exclusive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOMA_OPT", "0")  # no inlining
     text = """
@@ -284,6 +287,7 @@ def test_bench_prints_the_time_of_a_call(squash_file: str) -> None:
     assert "page faults a call" in output
 
 
+@pytest.mark.cpu
 def test_explain_prints_a_row_for_each_statement(
     squash_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +301,7 @@ def test_explain_prints_a_row_for_each_statement(
     assert "a large copy moves" in output
 
 
+@pytest.mark.cpu
 def test_explain_as_json_with_the_backward_part(squash_file: str) -> None:
     code, output = run("--explain", "--backward", "--json", "--dtype", "float64", squash_file,
                        "squash", "--shapes", "S=4,6,8")  # fmt: skip
