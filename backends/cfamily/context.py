@@ -57,8 +57,10 @@ class CppContext(FunctionContext):
     tensors' data. ``pointers``: in kernels, the tensors that are pointers, which are private or
     parts of others. ``steady``: in kernels, tensors of the outside, which keep their memory, and
     whether the kernel writes to them; ``taken``: the pointers to those that it uses, the tensor,
-    and whether it is written. ``captured``: what text for another device takes of the host, and
-    ``helpers`` the scalar functions of the module in such text.
+    and whether it is written. ``registers``: on a GPU, those of a kernel's private tensors that
+    each of its threads has, and ``shared`` the tensors in memory that it writes. ``captured``: what
+    text for another device takes of the host, and ``helpers`` the scalar functions of the module in
+    such text.
     """
 
     def __init__(self, function: Function, module: Module, machine: Target) -> None:
@@ -70,6 +72,8 @@ class CppContext(FunctionContext):
         self.pointers: frozenset[str] | None = None
         self.steady: dict[str, bool] = {}
         self.taken: dict[str, tuple[Var, bool]] = {}
+        self.registers: frozenset[str] = frozenset()
+        self.shared: frozenset[str] = frozenset()
         self.captured: Captured | None = None
         self.helpers = ""
         self.mutated = _mutated(function)

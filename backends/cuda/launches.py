@@ -20,13 +20,15 @@ from loma.backends.cfamily.names import cpp_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda.pairs import write_either, write_pairs
 from loma.backends.cuda.print import ThreadText
+from loma.backends.cuda.registers import in_registers, meets
 from loma.backends.cuda.serial import write_in_place, write_serial
 from loma.backends.cuda.start import Start, dedented
 from loma.backends.cuda.sweeps import write_sweep
 from loma.backends.lowering.index_statements import COUNTER
 from loma.backends.openmp import launches as host
 from loma.backends.schedule.host import (
-    Branch, Clear, Count, Either, HostNode, Launch, PairsPass, Pass, Repeat, Serial, Stream, Unit,
+    Branch, Buffer, Clear, Count, Either, HostNode, Launch, PairsPass, Pass, Repeat, Serial, Stream,
+    Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import (
     AllReduce, InPlace, Loop, Node, Parallel, Store, dtype_of,
@@ -146,7 +148,10 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
             writer.line(f"const int64_t {cpp_name(kernel.count.name)} = {size};")
             rounded = c.Binary("-", c.Binary("+", count, c.Token(size)), c.number(1))
             count = c.Binary("/", rounded, c.Token(size))
-        host.write_workspace(owner, launch.buffers)
+        registers = in_registers(launch)
+        buffers = [b for b in launch.buffers if b.var.name not in registers]
+        context.registers, context.shared = registers, launch.writes - registers
+        host.write_workspace(owner, buffers)
         widest = _widest(owner, launch, own)
         body = Writer(1)
         body.line("[[maybe_unused]] loma::Outside outside_(grid_);")
@@ -154,24 +159,26 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
         with context.capturing(Captured(frozenset(own))) as captured:
             captured.params |= {
                 f"offset{k}_": ("int64_t", f"int64_t(workspace_.offset({k}))")
-                for k in range(len(launch.buffers))
+                for k in range(len(buffers))
             }
             if size is not None and not launch.single:
                 captured.params[size] = ("int64_t", size)
-            _write_iterations(owner, launch, size)
+            _write_iterations(owner, launch, buffers, size)
         owner.writer = outer
         for name, (tensor, changed) in context.taken.items():
             made.tensor(tensor, name, changed)
         for name, (type_, argument) in captured.params.items():
             made.number(type_, name, argument)
-        context.taken = {}
+        context.taken, context.registers, context.shared = {}, frozenset(), frozenset()
         made.write(
             body, "fused", c.item_text(count), widest, "workspace_.bytes()",
-            private=bool(launch.buffers),
+            private=bool(buffers),
         )  # fmt: skip
 
 
-def _write_iterations(owner: HostWriter, launch: Launch, size: str | None) -> None:
+def _write_iterations(
+    owner: HostWriter, launch: Launch, buffers: Sequence[Buffer], size: str | None
+) -> None:
     """What a team does that has an iteration of a kernel."""
     context, writer, kernel = owner.context, owner.writer, launch.kernel
     step = cpp_name(kernel.axis.name) if kernel.count is None else host.block_of(kernel)
@@ -185,7 +192,11 @@ def _write_iterations(owner: HostWriter, launch: Launch, size: str | None) -> No
             rest = f"loma::quotient({rest}, {extent})"
         if kernel.inner:
             writer.line(f"const int64_t {cpp_name(kernel.axis.name)} = {rest};")
-        for slot, buffer in enumerate(launch.buffers):
+        for buffer in launch.buffers:
+            if buffer not in buffers:
+                element = ELEMENTS[dtype_of(buffer.var)]
+                writer.line(f"{element} {context.variable(buffer.var)}[1] = {{}};")
+        for slot, buffer in enumerate(buffers):
             element, name = ELEMENTS[dtype_of(buffer.var)], context.variable(buffer.var)
             memory = f"reinterpret_cast<{element}*>(memory_ + offset{slot}_)"
             writer.line(f"{element}* const {name} = {memory};")
@@ -256,7 +267,8 @@ def _trees(nodes: Sequence[HostNode]) -> Iterator[Parallel]:
 def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
     """A statement's loop inside of a kernel."""
     context = owner.context
-    text = ThreadText(context, tree)
+    alike = any(var.name in context.registers for var in tree.writes)
+    text = ThreadText(context, tree, alike)
     counter = text.local(tree.counter)
     inside = Writer()
     text.nodes(inside, tree.body)
@@ -264,11 +276,13 @@ def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
     inner = c.number(1) if tree.team is None else context.ints(tree.team.extent)
     head = f"[&](const {_kind(tree, row)} {counter}, [[maybe_unused]] const auto& part_)"
     given = c.list_text((count, inner if row is None else row))
-    if tree.team is not None:
+    if alike:
+        given = f"{c.item_text(inner)}, /*meets=*/{_bool(meets(tree, context.shared))}"
+    elif tree.team is not None:
         given += f", /*across=*/{_bool(tree.team.across)}"
     if tree.checks:
         owner.writer.declare("loma::Outside outside_(grid_);")
-    how = "each" if row is None else "beside"
+    how = "alike" if alike else "each" if row is None else "beside"
     with owner.writer.block(f"team_.{how}({given}, {head}", ");"):
         owner.writer.extend(inside.lines)
     for check in tree.checks:
@@ -310,6 +324,9 @@ def _write_zeros(owner: HostWriter, var: Var) -> None:
     """Fills a tensor by its pointer, in a kernel or in serial loops."""
     context, writer = owner.context, owner.writer
     pointer, dims, zero = context.variable(var), sizes.dims_of(var), ELEMENTS[dtype_of(var)]
+    if var.name in context.registers:
+        writer.line(f"{pointer}[0] = {zero}(0);")
+        return
     if context.looked_up is not None:
         pointer, dims = f"{pointer}_data_", context.dims(var)
         context.looked_up[var.name] = (pointer, var)

@@ -17,9 +17,11 @@ from loma.core.ir import (
 
 class ThreadText(LoopText):
     """The nodes of one tree as lines. ``captured``: the tree stands inside of a kernel, whose names
-    it uses; else it is a kernel itself."""
+    it uses; else it is a kernel itself. ``alike``: all threads of a team run it, to have in
+    registers what it finds."""
 
-    def __init__(self, context: CppContext, tree: Parallel | InPlace) -> None:
+    def __init__(self, context: CppContext, tree: Parallel | InPlace, alike: bool = False) -> None:
+        self._alike = alike
         self._inside = context.captured is not None and context.looked_up is None
         self._written = {var.name for var in tree.writes}
         self._has_team = isinstance(tree, Parallel) and tree.team is not None
@@ -67,7 +69,10 @@ class ThreadText(LoopText):
                 super().special(writer, node)
 
     def _store(self, store: Store) -> str:
-        leads = self._has_team and isinstance(store.place, Index)
+        place, leads = store.place, False
+        if isinstance(place, Index):
+            own = self._alike and place.tensor.name in self.context.registers
+            leads = (self._has_team or self._alike) and not own
         return "if (part_.leads()) " * leads + super()._store(store)
 
     def _loop(self, writer: Writer, loop: Loop) -> None:

@@ -58,6 +58,11 @@ struct Alone {
   static constexpr bool leads() { return true; }
 };
 
+// One of the threads that do the same, of which one writes.
+struct Twin : Alone {
+  static bool leads() { return threadIdx.x % kTeam == 0; }
+};
+
 // Iterations side by side, the group p of them.
 template <typename Body>
 inline void side_by_side(int64_t p, const Body& body) {

@@ -16,11 +16,23 @@ namespace loma {
 struct Team {
   static int rank() { return threadIdx.x % kTeam; }
 
+  // body(0, part) in all threads, each of which finds what all find; they share what is as long as
+  // ``inner``. A barrier ends it where ``meets``: where memory is written that others read.
+  template <typename Body>
+  void alike(int64_t inner, bool meets, const Body& body) const {
+    if (kTeam == 1 || inner < 8) {
+      body(0, Twin());
+    } else {
+      whole([&](const auto& part) { body(0, part); });
+    }
+    if (meets) team_barrier();
+  }
+
   // body(p, part) for p in range(count), where ``inner`` is the length of what a part shares. Not
   // ``across``: that lies along memory, which the lanes of a warp read together where it is long. A
   // barrier ends it, so what one call has written, the next reads.
   template <typename Body>
-  static void each(int64_t count, int64_t inner, bool across, const Body& body) {
+  void each(int64_t count, int64_t inner, bool across, const Body& body) const {
     constexpr int warps = kTeam / 32;
     const bool along = !across && inner >= 32;
     if (kTeam == 1 || inner < 8 || (2 * count > kTeam && !along)) {
@@ -54,13 +66,13 @@ struct Team {
   }
 
   template <typename Body>
-  static void each(int64_t count, int64_t inner, const Body& body) {
+  void each(int64_t count, int64_t inner, const Body& body) const {
     each(count, inner, true, body);
   }
 
   // The same without anything shared, for iterations in order along an axis of length ``row``.
   template <typename Body>
-  static void beside(int64_t count, int64_t row, const Body& body) {
+  void beside(int64_t count, int64_t row, const Body& body) const {
     if (row % kBeside != 0 || count < kTeam * kBeside) return each(count, 1, body);
     const int64_t groups = count / kBeside;
     int64_t p = rank();
@@ -78,16 +90,17 @@ struct Team {
 
  private:
   template <typename Body>
-  static void whole(const Body& body) {
+  void whole(const Body& body) const {
     if constexpr (kTeam > 32) {
-      const Block part{};
-      body(part);
+      body(block_);
     } else if constexpr (kTeam > 1) {
       body(Lanes<kTeam>());
     } else {
       body(Alone());
     }
   }
+
+  Block block_;  // one for all reductions, as not all of them have a barrier between
 };
 
 // An iteration's private memory.
@@ -104,9 +117,10 @@ inline char* private_memory(const Grid& grid) {
 template <typename Body>
 inline void iterations(const Grid& grid, const Body& body) {
   char* const memory = private_memory(grid);
+  const Team team;
   const int64_t count = grid.count, all = int64_t(gridDim.x) * kTeams;
   for (int64_t i = int64_t(blockIdx.x) * kTeams + threadIdx.x / kTeam; i < count; i += all) {
-    body(i, Team(), memory);
+    body(i, team, memory);
   }
 }
 
