@@ -16,8 +16,9 @@ from loma.backends.cfamily.context import Captured, CppContext, HostWriter
 from loma.backends.cfamily.cpp import ELEMENTS, scalar_type
 from loma.backends.cfamily.device import DeviceNode
 from loma.backends.cfamily.loops import iterations, write_check
-from loma.backends.cfamily.names import cpp_name
+from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
+from loma.backends.cuda.iterations import ITERATION, joined_indices, with_joined
 from loma.backends.cuda.pairs import write_either, write_pairs
 from loma.backends.cuda.print import ThreadText
 from loma.backends.cuda.registers import in_registers, meets
@@ -40,7 +41,6 @@ from loma.core.ir import INT, Builtin, Expr, Index, IntConst, Var
 from loma.core.walk import walk
 
 _ONE = IntConst(1)
-_ITERATION = "iteration_"  # of a kernel over several indices
 
 
 def write(owner: HostWriter, node: DeviceNode) -> None:
@@ -182,16 +182,15 @@ def _write_iterations(
     """What a team does that has an iteration of a kernel."""
     context, writer, kernel = owner.context, owner.writer, launch.kernel
     step = cpp_name(kernel.axis.name) if kernel.count is None else host.block_of(kernel)
-    step = _ITERATION if kernel.inner else step
+    joins = joined_indices(kernel)
+    step = _counter(ITERATION) if kernel.inner else step
     params = f"const int64_t {step}, const auto& team_, [[maybe_unused]] char* const memory_"
     with writer.block(f"loma::iterations(grid_, [&]({params})", ");"):
-        rest = step
-        for axis in reversed(kernel.inner):
-            name, extent = cpp_name(axis.name), c.item_text(context.ints(axis.extent))
-            writer.line(f"const int64_t {name} = loma::remainder({rest}, {extent});")
-            rest = f"loma::quotient({rest}, {extent})"
-        if kernel.inner:
-            writer.line(f"const int64_t {cpp_name(kernel.axis.name)} = {rest};")
+        for join in reversed(joins):
+            given = f"{_counter(join.whole.name)}, {c.item_text(context.ints(join.extent))}"
+            inner, outer = (_counter(var.name) for var in (join.inner, join.outer))
+            writer.line(f"[[maybe_unused]] const int64_t {inner} = loma::remainder({given});")
+            writer.line(f"[[maybe_unused]] const int64_t {outer} = loma::quotient({given});")
         for buffer in launch.buffers:
             if buffer not in buffers:
                 element = ELEMENTS[dtype_of(buffer.var)]
@@ -210,8 +209,12 @@ def _write_iterations(
             _write_block(owner, launch, size)
         context.pointers = frozenset(private | {piece.tensor.name for piece in launch.pieces})
         with context.cut(launch.pieces, kernel.axis.extent):
-            owner.nodes(launch.body)
+            owner.nodes(with_joined(launch.body, joins))
         context.pointers, context.steady = None, {}
+
+
+def _counter(name: str) -> str:
+    return local_name(name) if name.startswith(ITERATION) else cpp_name(name)
 
 
 def _write_block(owner: HostWriter, launch: Launch, size: str) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, data
 from loma.backends.cfamily.loops import LoopText, initial
+from loma.backends.cfamily.names import local_name
 from loma.backends.cfamily.writer import Writer
+from loma.backends.cuda.iterations import ITERATION
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
     AllReduce, Fill, InPlace, Loop, Node, Parallel, Store, dtype_of,
@@ -49,6 +51,11 @@ class ThreadText(LoopText):
                 return c.call(f"loma::{name.removeprefix('@')}", *map(self._int, args))
             case _:
                 return super()._builtin(expr)
+
+    def variable(self, var: Var) -> c.Expression:
+        if var.name.startswith(ITERATION):
+            return c.Token(local_name(var.name))
+        return super().variable(var)
 
     def _pointer(self, tensor: Var) -> str:
         if self._inside and tensor.name not in self._locals and tensor.name != schedule.PARTS:

@@ -23,10 +23,11 @@ _ONE = IntConst(1)
 
 def in_registers(launch: Launch) -> frozenset[str]:
     """The private tensors of a kernel that its threads have in registers, all the same."""
+    one = {_ONE, launch.kernel.count} if launch.single else {_ONE}
     found = {
         buffer.var.name
         for buffer in launch.buffers
-        if sizes.product(sizes.dims_of(buffer.var)) == _ONE
+        if sizes.product(sizes.dims_of(buffer.var)) in one
     }
     inside = list(_flat(launch.body))
     known = (Branch, CheckRange, CheckSome, Clear, Count, Parallel, Repeat, Run, Unit)

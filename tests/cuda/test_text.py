@@ -143,3 +143,33 @@ def test_kernels_of_every_index_statement(case: Case) -> None:
     function = parse(case.text).functions[-1].name
     shown = pipeline.stage_text(case.text, "kernels", f"{function}__backward", device="cuda")
     assert f"def {function}__backward(" in shown
+
+
+# Rows of two indices, of which each has two numbers.
+ROWS = """
+def scaled(x : In[Tensor[B, N, D]], w : In[Tensor[N]]) -> Tensor[B, N, D]:
+    q : Tensor[B, N]
+    y : Tensor[B, N, D]
+    q[b, n] = sum(x[b, n, d] * x[b, n, d] for d in D)
+    y[b, n, d] = x[b, n, d] / sqrt(1.0 + q[b, n])WEIGHT
+    return y
+"""
+
+
+def test_numbers_of_an_iteration_are_in_registers() -> None:
+    shown = pipeline.stage_text(ROWS.replace("WEIGHT", ""), "source", "scaled", device="cuda")
+    assert re.search(r"real q\[1\]", shown)
+    assert "workspace_.add" not in shown
+    assert "part_.leads()" not in shown  # all threads find them
+    # what holds a value for each element of a row is in memory, and threads meet behind it
+    rows = ROWS.replace("WEIGHT", "\n    y[b, n, d] = y[b, n, D - 1 - d] * q[b, n]")
+    assert "team_.beside" in pipeline.stage_text(rows, "source", "scaled", device="cuda")
+
+
+def test_places_of_several_indices_are_those_of_an_iteration() -> None:
+    shown = pipeline.stage_text(ROWS.replace("WEIGHT", ""), "source", "scaled", device="cuda")
+    assert "x_data_[iteration_ * D + d]" in shown
+    weighted = ROWS.replace("WEIGHT", " * w[n]")  # which needs one of the indices
+    shown = pipeline.stage_text(weighted, "source", "scaled", device="cuda")
+    assert "x_data_[iteration_ * D + d]" in shown
+    assert "w_data_[n]" in shown

@@ -16,13 +16,9 @@ LOMA_KERNEL normalised__backward__kernel1(
     const real* __restrict s_data_,
     const real* __restrict x_data_,
     const real* __restrict g_data_,
-    LOMA_NUMBER_GIVEN(offset0_),
-    LOMA_NUMBER_GIVEN(offset1_),
     LOMA_NUMBER_GIVEN(D),
     const loma::Grid grid_) {
-  LOMA_NUMBER(0, offset0_);
-  LOMA_NUMBER(1, offset1_);
-  LOMA_NUMBER(2, D);
+  LOMA_NUMBER(0, D);
   LOMA_POINTER(_d_result_data_);
   LOMA_POINTER(_d_x_data_);
   LOMA_POINTER(_sqrt_data_);
@@ -32,8 +28,8 @@ LOMA_KERNEL normalised__backward__kernel1(
   LOMA_EXCHANGED(_d_x_data_);
   [[maybe_unused]] loma::Outside outside_(grid_);
   loma::iterations(grid_, [&](const int64_t block_, const auto& team_, [[maybe_unused]] char* const memory_) {
-    real* const _d_s = reinterpret_cast<real*>(memory_ + offset0_);
-    real* const _r = reinterpret_cast<real*>(memory_ + offset1_);
+    real _d_s[1] = {};
+    real _r[1] = {};
     [[maybe_unused]] constexpr int64_t i_count_10 = 1;
     const int64_t i_first_10 = block_;
     const real* const _d_result_1_ = _d_result_data_ + i_first_10 * D;
@@ -42,16 +38,16 @@ LOMA_KERNEL normalised__backward__kernel1(
     const real* const s_4_ = s_data_ + i_first_10 * 1;
     const real* const x_5_ = x_data_ + i_first_10 * D;
     // line 6: _r[i] = sum(mul_no_nan(x[i, d] * g[d], _d_result[i, d]) for d in D)
-    team_.each(1, D, /*across=*/false, [&](const int64_t p_, [[maybe_unused]] const auto& part_) {
+    team_.alike(D, /*meets=*/false, [&](const int64_t p_, [[maybe_unused]] const auto& part_) {
       real acc1_ = real(0);
       loma::over(part_, 0, D, [&](const int64_t d) {
         acc1_ += loma::mul_no_nan<real>(x_5_[d] * g_data_[d], _d_result_1_[d]);
       });
       part_.template all_reduce<loma::Sum, 0>(acc1_);
-      if (part_.leads()) _r[0] = acc1_;
+      _r[0] = acc1_;
     });
     // line 6: _d_s[i] = mul_no_nan(1.0 / int2float(D), mul_no_nan(0.5 / _sqrt[i], -mul_no_nan(1.0 / _sqrt[i], mul_no_nan(1.0 / _sqrt[i], _r[i]))) if s[i] / int2float(D) + 1e-05 != 0.0 else 0.0)
-    team_.each(1, 1, [&](const int64_t p_, [[maybe_unused]] const auto& part_) {
+    team_.alike(1, /*meets=*/false, [&](const int64_t p_, [[maybe_unused]] const auto& part_) {
       _d_s[0] = loma::mul_no_nan<real>(real(1.0) / static_cast<real>(D), s_4_[0] / static_cast<real>(D) + real(1e-05) != real(0.0) ? loma::mul_no_nan<real>(real(0.5) / _sqrt_3_[0], -loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[0], loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[0], _r[0]))) : real(0.0));
     });
     // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
@@ -112,8 +108,6 @@ static std::tuple<loma::Tensor, loma::Tensor> normalised__backward__body(const l
       const int64_t i_count_10_size_ = 1;
       const int64_t i_count_10 = i_count_10_size_;
       loma::WorkspacePlan workspace_;
-      workspace_.add(2, 3, i_count_10 * sizeof(real));  // _d_s
-      workspace_.add(1, 2, i_count_10 * sizeof(real));  // _r
       workspace_.place();
       loma::gpu::Launch launch_(normalised__backward__kernel1, sizeof(real));
       launch_.pointer(_d_result.template const_data_ptr<real>());
@@ -122,8 +116,6 @@ static std::tuple<loma::Tensor, loma::Tensor> normalised__backward__body(const l
       launch_.pointer(s.template const_data_ptr<real>());
       launch_.pointer(x.template const_data_ptr<real>());
       launch_.pointer(g.template const_data_ptr<real>());
-      launch_.number(int64_t(workspace_.offset(0)));
-      launch_.number(int64_t(workspace_.offset(1)));
       launch_.number(D);
       launch_.fused((N + i_count_10_size_ - 1) / i_count_10_size_, loma::max<int64_t>(D, 1), workspace_.bytes());
     }
