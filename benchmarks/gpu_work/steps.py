@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -87,13 +87,11 @@ def plain(steps: Steps) -> Form:
 def captured(steps: Steps) -> Form:
     """The same; capturing makes a step, whose end is not captured, and a second one."""
     steps.whole()
-    graph = timing.captured([steps.step])[0].calls[0]
-    behind = steps.behind
-    if behind is None:
-        form = Form([graph])
-    else:
+    form = timing.captured([steps.step])[0]
+    graph, behind = form.calls[0], steps.behind
+    if behind is not None:
         behind()
-        form = Form([lambda: (graph(), behind())])
+        form = replace(form, calls=[lambda: (graph(), behind())])
     for _ in range(CHECKED - (3 if behind is None else 2)):
         form.calls[0]()
     return form

@@ -22,10 +22,12 @@ MOST_REPEATS = 200
 @dataclass(frozen=True, slots=True)
 class Form:
     """One way to do the work. ``calls`` are made in turn, one on each set of inputs; each of them
-    does the work ``weight`` times."""
+    does the work ``weight`` times. ``uses``: what has to live as long, as tensors that a graph
+    knows by their addresses alone."""
 
     calls: Sequence[Call]
     weight: int = 1
+    uses: object = None
 
 
 def sets_for(size: int) -> int:
@@ -50,7 +52,7 @@ def captured(calls: Sequence[Call]) -> tuple[Form, object]:
             call()
     graph.replay()
     torch.cuda.synchronize()
-    return Form([graph.replay], len(calls)), first
+    return Form([graph.replay], len(calls), calls), first
 
 
 def sample(form: Form, repeats: int) -> float:
