@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from loma.core import sizes
 from loma.core.ir import (
-    INT, Axis, Binary, Expr, For, Index, IntConst, Select, TensorType, Unary, Var,
+    INT, Axis, Binary, Builtin, Expr, For, Index, IntConst, Select, TensorType, Unary, Var,
 )  # fmt: skip
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import free_variables
@@ -172,6 +172,8 @@ def stays_inside(
     where the expressions ``known`` are not negative."""
     if isinstance(subscript, Var) and extents.get(subscript.name) == size:
         return True  # as most do
+    if isinstance(size, Builtin) and size.name == "max":  # as the rounds of a loop, max(T, 0)
+        return any(stays_inside(subscript, s, extents, is_size, known) for s in size.args)
     if isinstance(subscript, Select):
         cond, then, other = subscript.cond, subscript.then, subscript.other
         return stays_inside(then, size, extents, is_size, (*known, *facts(cond))) and stays_inside(
