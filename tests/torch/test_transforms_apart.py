@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.func import grad, hessian, jacfwd, jacrev, linearize, vmap
 
 import loma
@@ -158,22 +159,29 @@ def test_an_out_argument_costs_no_memory(program: loma.LomaModule) -> None:
 @pytest.mark.cpu
 def test_parts_of_one_memory(program: loma.LomaModule) -> None:
     """Those that do not meet are two tensors; all others, and what nobody can tell, are refused."""
-    for parts in (
-        lambda m: (m[0], m[1]),
-        lambda m: (m[:, 0], m[:, 3]),
-        lambda m: (m[::2, 1], m[1::2, 1]),
-        lambda m: (m.flatten()[::2], m.flatten()[1::2]),
+    memory = torch.arange(24.0).reshape(4, 6)
+    flat = memory.flatten()
+    for x, y in (
+        (memory[0], memory[1]),
+        (memory[:, 0], memory[:, 3]),
+        (memory[::2, 1], memory[1::2, 1]),
+        (flat[::2], flat[1::2]),
     ):
-        memory = torch.arange(24.0).reshape(4, 6)
-        x, y = parts(memory)
         expected = x + y
         program.added(x, y)
         torch.testing.assert_close(y, expected)
-    for parts in (
-        lambda m: (m[0], m[0]),
-        lambda m: (m[:, 1], m[1, :4]),
-        lambda m: (m.flatten()[:12:2], m.flatten()[4:16:2]),
-        lambda m: (m.flatten()[1::3], m.flatten()[:8]),
+    for x, y in (
+        (memory[0], memory[0]),
+        (memory[:, 1], memory[1, :4]),
+        (flat[:12:2], flat[4:16:2]),
+        (flat[1::3], flat[:8]),
     ):
         with pytest.raises(ValueError, match="'x' and 'y' share memory"):
-            program.added(*parts(torch.arange(24.0).reshape(4, 6)))
+            program.added(x, y)
+
+
+@pytest.mark.cpu
+def test_make_fx_takes_a_function_itself(program: loma.LomaModule) -> None:
+    graph = make_fx(program.mixed)(X[0], W, B)
+    assert program.mixed.operator in [node.target for node in graph.graph.nodes]
+    torch.testing.assert_close(graph(X[1], W, B), mixed(X[1], W, B))
