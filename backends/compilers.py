@@ -100,6 +100,12 @@ def python_flags() -> tuple[str, ...]:
     return ("-isystem", include, "-isystem", sysconfig.get_path("include"))
 
 
+def openmp_flag(version: str) -> str:
+    """How a C++ compiler of that version reads OpenMP. What clang makes of a parallel loop needs
+    LLVM's library, and torch brings GCC's; so it is told of loops over lanes alone."""
+    return "-fopenmp-simd" if "clang" in version else "-fopenmp"
+
+
 def openmp_flags() -> tuple[str, ...]:
     """What a linker needs for OpenMP.
 

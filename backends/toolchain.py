@@ -120,7 +120,8 @@ def _detect(
     versions = compilers.versions(compiler)
     flags = (
         f"-std={_standard(torch.__version__)}", "-O3", *compilers.native_flags(),
-        "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
+        "-fPIC", compilers.openmp_flag(versions[0]), "-fvisibility=hidden",
+        "-fno-math-errno", "-fno-trapping-math",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         "-U__F16C__",  # torch's headers need all of the processor's intrinsics for it
         "-isystem", str(root / "include"),

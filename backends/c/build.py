@@ -19,6 +19,14 @@ FLAGS = (
     "-std=c99", "-fPIC", "-fwrapv", "-ffp-contract=off", "-fno-math-errno",
     "-fno-trapping-math", "-fno-semantic-interposition", "-Wl,-Bsymbolic",
 )  # fmt: skip
+# A program with what generated files have of OpenMP.
+_PARALLEL = """#include <omp.h>
+int f(float *x, int n) {
+#pragma omp parallel for
+  for (int i = 0; i < n; i++) x[i] += 1.0f;
+  return omp_get_max_threads();
+}
+"""
 _LONG_FUNCTION = 3000  # lines: one that is longer takes gcc longer than anybody waits
 
 
@@ -45,13 +53,14 @@ def _detect(command: tuple[str, ...], extra_flags: tuple[str, ...]) -> Compiler:
 
 @functools.cache
 def _openmp(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Flags for OpenMP, if a program that uses it compiles and links."""
+    """Flags for OpenMP, if a program that uses it compiles and links; else its loops are serial."""
     with tempfile.TemporaryDirectory(prefix="loma-") as folder:
         source, made = Path(folder, "openmp.c"), Path(folder, "openmp.so")
-        source.write_text("#include <omp.h>\nint f(void) { return omp_get_max_threads(); }\n")
-        # the library that torch brings comes first, and then no other is needed
+        source.write_text(_PARALLEL)
+        # The library that torch brings comes first, and then gcc needs no other; clang's own is
+        # another one, which may be missing.
         openmp = ("-fopenmp", "-Wl,--as-needed", *compilers.openmp_flags())
-        flags = (*openmp, "-fPIC", "-shared", str(source), "-o", str(made))
+        flags = (*openmp, "-fPIC", "-shared", "-Wl,-z,defs", str(source), "-o", str(made))
         try:
             compilers.run((*command, *flags), "asking the C compiler for OpenMP")
         except CompilationFailed:

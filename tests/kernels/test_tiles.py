@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import loma
@@ -108,13 +107,22 @@ def _same_threads_after() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def _padded(x: Tensor, width: tuple[int, int, int, int]) -> Tensor:
+    """F.pad of the last two dimensions, which before torch 2.7 refuses those of size 0."""
+    left, right, above, below = width
+    *outer, rows, length = x.shape
+    padded = x.new_zeros(*outer, above + rows + below, left + length + right)
+    padded[..., above : above + rows, left : left + length] = x
+    return padded
+
+
 def _windows(x: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     taps, (rows, length) = k.shape[0], x.shape
-    padded = F.pad(x, (2, taps, 0, 0))
+    padded = _padded(x, (2, taps, 0, 0))
     moved = torch.stack([padded[:, p : p + length] for p in range(taps)])
-    above = F.pad(moved, (0, 0, 1, 1))
+    above = _padded(moved, (0, 0, 1, 1))
     near = above[:, :-2] + above[:, 1:-1] + above[:, 2:]
-    return (moved * k).sum(0), (moved * F.pad(x, (0, 0, 1, 0))[:rows]).sum(2), near * x
+    return (moved * k).sum(0), (moved * _padded(x, (0, 0, 1, 0))[:rows]).sum(2), near * x
 
 
 def _cases(length: int, dtype: torch.dtype) -> list[tuple[str, list[Tensor], Callable[..., Any]]]:

@@ -79,6 +79,45 @@ def test_hover_of_what_the_language_has(file: Path, name: str) -> None:
     assert found.text
 
 
+LAYER = """\
+from helpers import EPS, twice
+RATE : float = 0.5 * EPS
+class Ball:
+    p : Array[float, 2]
+def total(x : In[Tensor[Größe, 3]], ball : In[Ball]) -> float:
+    s : float = EPS
+    t : Tensor[Größe]
+    t[i] = sum(x[i, k] for k in range(3)) * RATE
+    s += t[i] * ball.p[0]
+    return s
+"""
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "code", "line"),
+    [
+        ("* RATE", "RATE", "RATE : float = 0.5 * EPS", 2),
+        ("In[Ball", "Ball", "class Ball:\n    p : Array[float, 2]", 3),
+        ("Tensor[Größe]\n", "Größe", "Größe : int", 5),
+        ("t : Tensor", "t", "t : Tensor[Größe]", 7),
+        ("= sum(x", "sum", "sum(x[i] for i in N)  # float", None),
+        ("= EPS", "EPS", "EPS : float = 1e-6", 1),
+    ],
+)
+def test_names_that_are_no_variables(
+    tmp_path: Path, part: str, name: str, code: str, line: int | None
+) -> None:
+    """Constants, of another file too, structs, sizes, reductions."""
+    (tmp_path / "helpers.loma").write_text("EPS : float = 1e-6\n" + HELPERS, encoding="utf-8")
+    analysis = Analysis(LAYER, str(tmp_path / "layer.loma"))
+    assert not analysis.diagnostics
+    found = analysis.hover(*_where(LAYER, part, name))
+    assert found is not None
+    assert found.code == code
+    place = analysis.definition(*_where(LAYER, part, name))
+    assert (place and place.line) == line
+
+
 def test_hover_of_nothing(file: Path) -> None:
     analysis = Analysis(PROGRAM, str(file))
     for place in [(2, 0), (6, 0), (900, 3), (9, 900)]:

@@ -18,6 +18,16 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#elif !defined(_OPENMP)
+#include <c10/util/ParallelGuard.h>
+
+#include <atomic>
+#include <exception>
+
+// What GCC makes of "omp parallel": ``body(data)`` on each of ``threads``, or of as many as are set.
+extern "C" void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
+extern "C" int omp_get_num_threads();
+extern "C" int omp_get_thread_num();
 #endif
 
 namespace loma {
@@ -79,9 +89,48 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, Range body) {
 
 bool in_parallel_region() { return at::in_parallel_region(); }
 
+#ifdef _OPENMP
+
 void parallel_for(int64_t begin, int64_t end, int64_t grain, Range body) {
   at::parallel_for(begin, end, grain, body);
 }
+
+#else
+
+// Clang's OpenMP wants a library of its own, whose threads would stand beside torch's. What
+// at::parallel_for does with "omp parallel" is a call of torch's library here: the same threads take
+// the same parts.
+void parallel_for(int64_t begin, int64_t end, int64_t grain, Range body) {
+  if (begin >= end) return;
+  at::internal::lazy_init_num_threads();
+  const int64_t length = end - begin;
+  if (length <= grain || length == 1 || at::in_parallel_region() || at::get_num_threads() == 1) {
+    const at::internal::ThreadIdGuard first(0);
+    const c10::ParallelGuard guard(true);
+    body(begin, end);
+    return;
+  }
+  std::atomic_flag failed = ATOMIC_FLAG_INIT;
+  std::exception_ptr error;
+  auto part = [&] {
+    int64_t threads = omp_get_num_threads();
+    if (grain > 0) threads = std::min(threads, (length + grain - 1) / grain);
+    const int64_t thread = omp_get_thread_num(), size = (length + threads - 1) / threads;
+    const int64_t first = begin + thread * size;
+    if (first >= end) return;
+    try {
+      const at::internal::ThreadIdGuard numbered(static_cast<int>(thread));
+      const c10::ParallelGuard guard(true);
+      body(first, std::min(end, first + size));
+    } catch (...) {
+      if (!failed.test_and_set()) error = std::current_exception();
+    }
+  };
+  GOMP_parallel([](void* data) { (*static_cast<decltype(part)*>(data))(); }, &part, 0, 0);
+  if (error != nullptr) std::rethrow_exception(error);
+}
+
+#endif
 
 #endif
 

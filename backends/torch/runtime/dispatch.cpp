@@ -336,11 +336,38 @@ Real::Real(double value)
 
 namespace {
 
+// Where the elements of a tensor lie within each ``period`` elements of memory: from the first one on,
+// so many more. Dimensions whose stride is a multiple of the period change nothing about it.
+std::pair<int64_t, int64_t> within(const at::Tensor& x, int64_t period) {
+  int64_t more = 0;
+  for (int64_t dim = 0; dim < x.dim(); ++dim) {
+    if (x.stride(dim) % period != 0) more += (x.size(dim) - 1) * x.stride(dim);
+  }
+  return {x.storage_offset() % period, more};
+}
+
+// Views of one memory that lie in turns, as the columns of a matrix: neither is dense, and torch does
+// not look further. A period in which each has its part proves that they do not meet.
+bool lie_in_turns(const at::Tensor& a, const at::Tensor& b) {
+  if (a.itemsize() != b.itemsize()) return false;
+  for (const int64_t period : a.strides()) {
+    if (period <= 1) continue;
+    const auto [x, x_more] = within(a, period);
+    const auto [y, y_more] = within(b, period);
+    const bool apart = x + x_more < y || y + y_more < x;
+    if (apart && x + x_more < period && y + y_more < period) return true;
+  }
+  return false;
+}
+
 bool may_overlap(const at::Tensor& first, const at::Tensor& second) {
   const at::Tensor a = without_samples(first), b = without_samples(second);
   const auto hidden = c10::DispatchKey::FuncTorchGradWrapper;  // which has no storage to look at
   if (a.key_set().has(hidden) || b.key_set().has(hidden)) return a.is_same(b);
-  return a.is_alias_of(b) && at::get_overlap_status(a, b) != at::MemOverlapStatus::No;
+  if (!a.is_alias_of(b)) return false;
+  const auto known = at::get_overlap_status(a, b);
+  return known == at::MemOverlapStatus::TooHard ? !lie_in_turns(a, b)
+                                                : known != at::MemOverlapStatus::No;
 }
 
 // An Out argument may share memory with no other argument.

@@ -5,6 +5,7 @@ Nothing here knows of a protocol. Lines count from 1, columns from 0 in characte
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -13,6 +14,7 @@ from loma import pipeline
 from loma.core.builtins import BUILTINS
 from loma.core.definitions import OPERATORS
 from loma.core.ir import (
+    POSITIONS,
     Axis,
     Builtin,
     Declare,
@@ -22,8 +24,10 @@ from loma.core.ir import (
     IndexAssign,
     Module,
     Op,
+    Param,
     Reduce,
     Stmt,
+    TensorType,
     Unpack,
     Var,
 )
@@ -94,22 +98,33 @@ class Analysis:
                 row = OPERATORS[name]
                 listed = (*row.args, *(attr.name for attr in row.attrs))
                 return Hover(f"{name}({', '.join(listed)})  # {print_type(found.type)}", row.doc)
+            case Reduce(kind=known) if known == name:
+                said = "the place of an extreme" if known in POSITIONS else "over all values of i"
+                return Hover(f"{name}(x[i] for i in N)  # {print_type(found.type)}", said)
             case _:
                 pass
         own = self._known_function(name)
         if own is not None and (function is None or not _declares(function, name)):
             head = print_head(replace(own, doc=""))
             return Hover("\n".join(head).removesuffix(":"), own.doc)
+        top = self._top_level(name)
+        if top is not None and (function is None or not _declares(function, name)):
+            return Hover(top[1])
         if function is None:
             return None
         param = next((p for p in function.params if p.name == name), None)
         if param is not None:
             return Hover(print_param(param))
+        if (size := _size_of(function, name)) is not None:
+            return Hover(f"{name} : int", f"size: dimension {size[1]} of '{size[0].name}'")
         axis = _axis(function, name, line)
         if axis is not None:
             return Hover(f"{name} : int", f"index: 0 to {print_expr(axis.extent)} - 1")
         if isinstance(found, Var) and found.name == name:
             return Hover(f"{name} : {print_type(found.type)}")
+        for stmt in statements(function.body):
+            if isinstance(stmt, Declare) and stmt.target.name == name:
+                return Hover(f"{name} : {print_type(stmt.target.type)}")
         return None
 
     def definition(self, line: int, column: int) -> Place | None:
@@ -129,7 +144,12 @@ class Analysis:
             if derivative.name == name:
                 return self._place(derivative.span)
         own = self._known_function(name)
-        return None if own is None or own.span == NOWHERE else self._place(own.span)
+        if own is not None and own.span != NOWHERE:
+            return self._place(own.span)
+        if (top := self._top_level(name)) is not None:
+            return top[0]
+        size = None if function is None else _size_of(function, name)
+        return None if size is None else self._place(size[0].span)
 
     def symbols(self) -> list[tuple[str, Place]]:
         """The functions and derivatives of the file."""
@@ -188,6 +208,24 @@ class Analysis:
 
     # --------------------------------------------------------------------------------- functions
 
+    def _top_level(self, name: str) -> tuple[Place, str] | None:
+        """A constant or a struct of the program, which is nowhere else: its place and its text."""
+        imports = self.text.imports if isinstance(self.text, Text) else ()
+        for path, text in ((self.path, str(self.text)), *imports):
+            for node in ast.parse(text).body:
+                match node:
+                    case ast.ClassDef(name=known) | ast.AnnAssign(target=ast.Name(id=known)) if (
+                        known == name
+                    ):
+                        place = Place(path, node.lineno, 0, node.lineno, len(name))
+                        if isinstance(node, ast.ClassDef):
+                            start = len("class ")
+                            place = replace(place, column=start, end_column=start + len(name))
+                        return place, ast.get_source_segment(text, node) or name
+                    case _:
+                        pass
+        return None
+
     def _function(self, line: int) -> Function | None:
         """The function of this file whose text a line belongs to: the last that begins before."""
         assert self.module is not None
@@ -211,6 +249,16 @@ def _declares(function: Function, name: str) -> bool:
     return any(p.name == name for p in function.params) or any(
         name in _targets(stmt) for stmt in statements(function.body)
     )
+
+
+def _size_of(function: Function, name: str) -> tuple[Param, int] | None:
+    """The argument, and its dimension, that a size variable comes from."""
+    for param in function.params:
+        dims = param.type.dims if isinstance(param.type, TensorType) else None
+        for number, dim in enumerate(dims or ()):
+            if any(isinstance(node, Var) and node.name == name for node in walk(dim)):
+                return param, number
+    return None
 
 
 def _targets(stmt: Stmt) -> list[str]:

@@ -148,7 +148,7 @@ class Spectrum {
   auto sink(int64_t row, int64_t column, int64_t count, bool conjugate) {
     const int64_t offset = row * columns_ + column;
     const real sign = conjugate ? -1 : 1;
-    return [=, this](int64_t p, const Lanes<real>& re, const Lanes<real>& im) {
+    return [this, offset, sign, count](int64_t p, const Lanes<real>& re, const Lanes<real>& im) {
       if (p < ImageDft<real>::kRealPlanes) {
         std::memcpy(real_data_ + p * plane_ + offset, &re, count * sizeof(real));
       } else {
@@ -159,7 +159,7 @@ class Spectrum {
 
   auto source(int64_t row, int64_t column, int64_t count) const {
     const int64_t offset = row * columns_ + column;
-    return [=, this](int64_t p, Lanes<real>& re, Lanes<real>& im) {
+    return [this, offset, count](int64_t p, Lanes<real>& re, Lanes<real>& im) {
       if (p < ImageDft<real>::kRealPlanes) {
         re = Lanes<real>{};
         std::memcpy(&re, real_data_ + p * plane_ + offset, count * sizeof(real));

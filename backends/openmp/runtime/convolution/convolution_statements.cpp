@@ -86,7 +86,8 @@ bool is_finite(const at::Tensor& x) {
 // What correlate computes, without a product outside of the image; steps and taps are positive.
 at::Tensor inside_of(const at::Tensor& x, const at::Tensor& w, std::array<int64_t, 2> out,
                      const Geometry& geometry) {
-  const auto& [step, tap, shift] = geometry;
+  // no structured binding: lambdas of C++17 do not capture one
+  const auto &step = geometry.step, &tap = geometry.tap, &shift = geometry.shift;
   const std::array<int64_t, 2> taps{w.size(3), w.size(4)};
   const bool by_taps = taps[0] * taps[1] <= out[0] * out[1];  // one after the other, else by steps
   const auto& fixed = by_taps ? tap : step;
