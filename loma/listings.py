@@ -68,13 +68,14 @@ def beside(module: LomaModule, functions: Iterable[str]) -> str:
     from loma import pipeline
 
     rows = []
+    style = "text-align: left; padding-right: 2em"
     for name in functions:
         try:
             adjoint = pipeline.adjoint_text(module.__source__, name, module.__file__)
         except NotDifferentiable as error:
             adjoint = f"# no reverse derivative: {error.message}\n"
         cells = (highlighted(_text_of(module, name)), highlighted(adjoint) if adjoint else "")
-        rows.append("".join(f'<td style="text-align: left">{cell}</td>' for cell in cells))
+        rows.append("".join(f'<td style="{style}">{cell}</td>' for cell in cells))
     lines = "".join(f'<tr style="vertical-align: top">{row}</tr>' for row in rows)
     return f"<table>{lines}</table>"
 

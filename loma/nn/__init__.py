@@ -126,7 +126,8 @@ class Module(torch.nn.Module):
             if name in self._own:
                 raise TypeError(f"this layer has '{name}' itself, a call cannot pass it")
         own = {name: getattr(self, name) for name in self._own}
-        passed = dict(zip(self._inputs, args, strict=False))
+        # as many of each, which torch.compile of torch 2.6 insists on
+        passed = dict(zip(self._inputs[: len(args)], args, strict=True))
         return self.function(**passed, **own, **kwargs)
 
     def extra_repr(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import io
-import multiprocessing
+import multiprocessing.pool
 import os
 import pickle
 import subprocess
