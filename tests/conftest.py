@@ -22,6 +22,13 @@ os.environ.setdefault("LOMA_CACHE_DIR", str(ROOT / ".pytest_cache" / "loma"))
 # Kernels for sizes that are seen come when they are ready: only their own tests want them.
 os.environ.setdefault("LOMA_SPECIALISATIONS", "0")
 
+# What is compiled takes half as long so, and most tests compare values: loops with `omp simd` are
+# vectorised at this level, too. The folders have tests of what optimisation makes of kernels, and
+# what users run; with --full, all tests have loma's own flags.
+QUICK_FLAGS = "-O1"
+OWN_FLAGS = ("capsnet", "kernels", "toolchain")
+_FLAGS_GIVEN = "LOMA_CXXFLAGS" in os.environ
+
 # All modules are kept as bytecode, too, whatever the environment asks for: tests start more than a
 # hundred processes, each of which would compile them, and each worker all tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -102,6 +109,17 @@ def pytest_collection_finish() -> None:
     not go through it again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The level of optimisation, for the test and what it starts."""
+    if _FLAGS_GIVEN:
+        return
+    if item.config.getoption("--full") or item.path.parent.name in OWN_FLAGS:
+        os.environ.pop("LOMA_CXXFLAGS", None)
+    else:
+        os.environ["LOMA_CXXFLAGS"] = QUICK_FLAGS
 
 
 @pytest.fixture(autouse=True)
