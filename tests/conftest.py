@@ -23,10 +23,11 @@ os.environ.setdefault("LOMA_CACHE_DIR", str(ROOT / ".pytest_cache" / "loma"))
 os.environ.setdefault("LOMA_SPECIALISATIONS", "0")
 
 # What is compiled takes half as long so, and most tests compare values: loops with `omp simd` are
-# vectorised at this level, too. The folders have tests of what optimisation makes of kernels, and
-# what users run; with --full, all tests have loma's own flags.
+# vectorised at this level, too. These files and folders have loma's own flags, as they are about
+# flags, or about what optimisation makes of kernels; CapsNet is what users run. With --full, all
+# tests have them.
 QUICK_FLAGS = "-O1"
-OWN_FLAGS = ("capsnet", "kernels", "toolchain")
+OWN_FLAGS = {"kernels", "test_capsnet_compare.py", "test_compiler_settings.py", "test_toolchain.py"}
 _FLAGS_GIVEN = "LOMA_CXXFLAGS" in os.environ
 
 # All modules are kept as bytecode, too, whatever the environment asks for: tests start more than a
@@ -116,7 +117,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """The level of optimisation, for the test and what it starts."""
     if _FLAGS_GIVEN:
         return
-    if item.config.getoption("--full") or item.path.parent.name in OWN_FLAGS:
+    if item.config.getoption("--full") or OWN_FLAGS & {item.path.name, item.path.parent.name}:
         os.environ.pop("LOMA_CXXFLAGS", None)
     else:
         os.environ["LOMA_CXXFLAGS"] = QUICK_FLAGS
