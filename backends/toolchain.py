@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ MEMORY_LIBRARY = "libloma_memory.so"
 # take longest, are read once. What computes is optimised; compiling the rest so would only take
 # time. Programs without Python have "core" instead of "python".
 _CORE = (
-    "arguments dispatch made autograd tangents batching autocast memory specialise each once"
+    "arguments caller dispatch made autograd tangents batching autocast memory specialise each once"
     " kernels light_tensors checks call_device gpu_geometry gpu_driver gpu_kernels gpu_launch"
     " gpu_reports gpu_scan"
 )
@@ -76,7 +77,8 @@ class Toolchain:
     """The compiler and what it has to be told. ``digest`` also has what no flag shows.
 
     ``sanitized``: with LOMA_SANITIZE; ``runtime`` is the toolchain for the runtime where that is
-    another one.
+    another one: without the sanitizer, or without a level of optimisation that LOMA_CXXFLAGS asks
+    for, as the runtime's files have levels of their own.
     """
 
     compiler: tuple[str, ...]
@@ -118,6 +120,9 @@ def _detect(
     library = root / "lib"
     sanitizing = (*_SANITIZED, *_SANITIZERS[sanitizer.kind]) if sanitizer else ()
     versions = compilers.versions(compiler)
+    levels = [flag for flag in extra_flags if re.fullmatch(r"-O\w*", flag)]
+    # who wants less of the compiler gets no optimisation of what runs around loops: host_begin.h
+    quick = ("-DLOMA_QUICK",) if levels and levels[-1] in ("-O", "-O0", "-O1", "-Og") else ()
     flags = (
         f"-std={_standard(torch.__version__)}", "-O3", *compilers.native_flags(),
         "-fPIC", compilers.openmp_flag(versions[0]), "-fvisibility=hidden",
@@ -127,7 +132,7 @@ def _detect(
         "-isystem", str(root / "include"),
         "-isystem", str(root / "include" / "torch" / "csrc" / "api" / "include"),
         *(f"-DLOMA_{name.upper()}={getattr(CPU, name)}" for name in _IN_HEADERS),
-        *_memory(versions[0]), *sanitizing, *extra_flags,
+        *_memory(versions[0]), *sanitizing, *quick, *extra_flags,
     )  # fmt: skip
     link_flags = (
         *(flag for flag in sanitizing if flag.startswith("-fsanitize")),
@@ -137,10 +142,12 @@ def _detect(
     python_flags = compilers.python_flags()
     identity = (torch.__version__, *versions)
     told = (*compiler, "", *flags, "", *python_flags, "", *link_flags, *torch_flags, "", *identity)
-    other = _detect(compiler, extra_flags, None) if sanitizer and not sanitizer.runtime else None
+    unleveled = tuple(flag for flag in extra_flags if flag not in levels)
+    kept = None if sanitizer and not sanitizer.runtime else sanitizer
+    same = (unleveled, kept) == (extra_flags, sanitizer)
     return Toolchain(
         compiler, flags, python_flags, link_flags, torch_flags, cache.digest(told),
-        sanitizer is not None, other,
+        sanitizer is not None, None if same else _detect(compiler, unleveled, kept),
     )  # fmt: skip
 
 
@@ -348,6 +355,7 @@ def _headers(toolchain: Toolchain, prelude: str) -> Path:
 def _names_of_torch(toolchain: Toolchain, *libraries: str) -> tuple[str, ...]:
     """What links a library to torch's by name, for the loader: a linker that is shown these takes
     most of its time to read their symbols, and checks none of them."""
+    toolchain = toolchain.runtime or toolchain
 
     def compile_into(folder: Path) -> None:
         for name in ("torch_cpu", "c10", "torch_python"):
@@ -367,8 +375,9 @@ def _runtime_object(toolchain: Toolchain, part: str) -> Path:
     without torch, "product" and "convolution" for modules that call them; "launch", which runs
     generated loops, with the sanitizers they have. With their macro torch's headers do not include
     all of its operators, a quarter of the time."""
-    if part != "launch":
-        toolchain = toolchain.runtime or toolchain
+    other = toolchain.runtime
+    if other and (part != "launch" or other.sanitized == toolchain.sanitized):
+        toolchain = other
 
     def compile_into(folder: Path) -> None:
         unit = folder / f"{part}.cpp"

@@ -22,6 +22,14 @@ os.environ.setdefault("LOMA_CACHE_DIR", str(ROOT / ".pytest_cache" / "loma"))
 # Kernels for sizes that are seen come when they are ready: only their own tests want them.
 os.environ.setdefault("LOMA_SPECIALISATIONS", "0")
 
+# What is compiled takes half as long so, and most tests compare values: loops with `omp simd` are
+# vectorised at this level, too. These files and folders have loma's own flags, as they are about
+# flags, or about what optimisation makes of kernels; CapsNet is what users run. With --full, all
+# tests have them.
+QUICK_FLAGS = "-O1"
+OWN_FLAGS = {"kernels", "test_capsnet_compare.py", "test_compiler_settings.py", "test_toolchain.py"}
+_FLAGS_GIVEN = "LOMA_CXXFLAGS" in os.environ
+
 # All modules are kept as bytecode, too, whatever the environment asks for: tests start more than a
 # hundred processes, each of which would compile them, and each worker all tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -102,6 +110,17 @@ def pytest_collection_finish() -> None:
     not go through it again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The level of optimisation, for the test and what it starts."""
+    if _FLAGS_GIVEN:
+        return
+    if item.config.getoption("--full") or OWN_FLAGS & {item.path.name, item.path.parent.name}:
+        os.environ.pop("LOMA_CXXFLAGS", None)
+    else:
+        os.environ["LOMA_CXXFLAGS"] = QUICK_FLAGS
 
 
 @pytest.fixture(autouse=True)

@@ -49,6 +49,7 @@ static __attribute__((noinline)) void predictions__loop1(
   }
 }
 
+#include "host_begin.h"
 // def predictions(W : In[Tensor[I, R, O, K]], X : In[Tensor[B, R, K]]) -> Tensor[B, I, R, O]:
 template <typename real>
 static loma::Tensor predictions__body(const loma::Tensor& W_in_, const loma::Tensor& X_in_) {
@@ -81,3 +82,4 @@ static void predictions__run(const void* given_, [[maybe_unused]] const int64_t*
   auto result_ = predictions__body<real>(tensors[0], tensors[1]);
   results[0] = result_;
 }
+#include "host_end.h"

@@ -45,6 +45,7 @@ static __attribute__((noinline)) void squash__loop2(
   }
 }
 
+#include "host_begin.h"
 // def squash(S : In[Tensor[B, N, D]]) -> Tensor[B, N, D]:
 template <typename real>
 static loma::Tensor squash__body(const loma::Tensor& S_in_) {
@@ -87,3 +88,4 @@ static void squash__run(const void* given_, [[maybe_unused]] const int64_t* ints
   auto result_ = squash__body<real>(tensors[0]);
   results[0] = result_;
 }
+#include "host_end.h"

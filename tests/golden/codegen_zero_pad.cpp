@@ -47,6 +47,7 @@ static __attribute__((noinline)) void blur__loop1(
   }
 }
 
+#include "host_begin.h"
 // def blur(X : In[Tensor[B, H, W]], K : In[Tensor[3, 3, H, W]]) -> Tensor[B, H, W]:
 template <typename real>
 static loma::Tensor blur__body(const loma::Tensor& X_in_, const loma::Tensor& K_in_) {
@@ -72,3 +73,4 @@ static void blur__run(const void* given_, [[maybe_unused]] const int64_t* ints,
   auto result_ = blur__body<real>(tensors[0], tensors[1]);
   results[0] = result_;
 }
+#include "host_end.h"

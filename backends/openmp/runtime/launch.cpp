@@ -1,18 +1,15 @@
 // What runs the loops of generated code. Compiled with the same sanitizers.
 #include "launch.h"
 
+#include "caller.h"
 #include "call_device.h"
 #include "memory.h"
 #include "sanitize.h"
 #include "workspace.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ThreadLocalState.h>
-#include <ATen/record_function.h>
 
 #include <algorithm>
-#include <optional>
-#include <utility>
 
 #ifdef LOMA_SANITIZE_THREAD
 #include <exception>
@@ -32,20 +29,6 @@ extern "C" int omp_get_thread_num();
 
 namespace loma {
 namespace {
-
-// A range in profiles, while torch.profiler runs. RECORD_FUNCTION would cost twice as much without.
-class ProfiledRange {
- public:
-  explicit ProfiledRange(const char* name) {
-    if (auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION)) {
-      range_.emplace(std::move(*callbacks));
-      range_->before(name);
-    }
-  }
-
- private:
-  std::optional<at::RecordFunction> range_;
-};
 
 // Bytes of temporaries in a panel that is worth a thread.
 constexpr int64_t kLeastShare = 128 << 10;
@@ -195,9 +178,9 @@ void panels_apart(const char* name, int64_t extent, int64_t size, int64_t bytes,
   const bool fit = threads * size * bytes <= 2 * cache;
   if (threads == 1 || count < threads || !fit) return panels(name, extent, size, body);
   const ProfiledRange range(name);
-  const at::ThreadLocalState state;
+  const CallerState state;
   parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
-    const at::ThreadLocalStateGuard guard(state);
+    const CallerState::Scope scope(state);
     const PoolScope pool;
     for (int64_t k = begin; k < end; ++k) {
       body(k * size, std::min(size, extent - k * size));

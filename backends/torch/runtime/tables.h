@@ -18,13 +18,14 @@ class SymInt;
 
 namespace loma {
 
-// An array that somebody else keeps.
+// An array that somebody else keeps. Constant expressions, so that tables are data: code that fills
+// them when a module is loaded would be the longest function of many.
 template <typename T>
 class List {
  public:
-  List() = default;
+  constexpr List() = default;
   template <size_t count>
-  List(const T (&array)[count]) : data_(array), size_(count) {}  // NOLINT: implicit on purpose
+  constexpr List(const T (&array)[count]) : data_(array), size_(count) {}  // NOLINT: implicit on purpose
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }

@@ -1,0 +1,8 @@
+// Around the host's part of a generated function, up to host_end.h: it prepares loops, which are
+// functions of their own, and to optimise it as these would take as long as all of them.
+#pragma GCC push_options
+#ifdef LOMA_QUICK
+#pragma GCC optimize("O0")
+#else
+#pragma GCC optimize("O1")
+#endif
