@@ -38,7 +38,9 @@ sys.dont_write_bytecode = False
 # Files that take long, though some have few tests: they come first, so that no worker ends alone.
 LONGEST = (
     "docs/test_docs.py", "kernels/test_index_statements.py", "capsnet/test_capsnet_compare.py",
-    "core/test_ops.py", "torch/test_specialise.py", "passes/test_passes.py",
+    "cuda/test_sweeps.py", "core/test_ops.py", "torch/test_specialise.py",
+    "schedule/test_spellings.py", "passes/test_passes.py", "torch/test_tuning.py",
+    "capsnet/test_capsnet_gpu.py",
     "capsnet/test_capsnet_profile.py", "kernels/test_sanitized_kernels.py",
     "capsnet/test_training.py", "ad/test_guards.py", "ad/test_scalar_in_tensors.py",
     "torch/test_memory.py", "torch/test_codegen_run.py", "kernels/test_tiles.py",

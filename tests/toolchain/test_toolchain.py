@@ -205,6 +205,24 @@ def test_the_key_depends_on_source_flags_and_compiler(
     assert "-ffast-math" not in toolchain.detect().flags
 
 
+def test_a_level_of_optimisation_is_for_modules_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = toolchain.detect()
+    assert own.runtime is None
+    monkeypatch.setenv("LOMA_CXXFLAGS", "-O2")
+    found = toolchain.detect()
+    assert found.digest != own.digest
+    assert found.runtime == own
+    assert "-DLOMA_QUICK" not in found.flags
+    monkeypatch.setenv("LOMA_CXXFLAGS", "-g -O1")
+    found = toolchain.detect()
+    assert "-DLOMA_QUICK" in found.flags
+    assert found.runtime is not None
+    assert found.runtime.flags[-1] == "-g"
+    assert "-DLOMA_QUICK" not in found.runtime.flags
+    monkeypatch.setenv("LOMA_CXXFLAGS", "-g")
+    assert toolchain.detect().runtime is None
+
+
 # --------------------------------------------------------------------------------------- loading
 
 
