@@ -16,8 +16,8 @@ _BACKENDS = Path(__file__).resolve().parent.parent
 RUNTIME_FOLDERS = tuple(
     _BACKENDS / folder
     for folder in (
-        "torch/runtime", "torch/runtime/light", "torch/runtime/memory", "torch/runtime/transforms",
-        "openmp/runtime", "openmp/runtime/convolution", "cuda/runtime",
+        "torch/runtime", "torch/runtime/host", "torch/runtime/light", "torch/runtime/memory",
+        "torch/runtime/transforms", "openmp/runtime", "openmp/runtime/convolution", "cuda/runtime",
     )
 )  # fmt: skip
 
