@@ -86,6 +86,7 @@ LOMA_KERNEL normalised__backward__kernel2(
 }
 )loma");
 
+#include "host_begin.h"
 // def normalised__backward(
 //     x : In[Tensor[N, D]], g : In[Tensor[D]], _sqrt : In[Tensor[N]], s : In[Tensor[N]],
 //     _d_result : In[Tensor[N, D]], _need_x : In[int], _need_g : In[int],
@@ -148,8 +149,9 @@ static void normalised__backward__run(const void* given_, [[maybe_unused]] const
   results[0] = std::get<0>(result_);
   results[1] = std::get<1>(result_);
 }
+#include "host_end.h"
 
 const bool registered__ = loma::register_device_kernels(
-    "loma_golden_ff1b0faa4cc192c9::normalised__backward", loma::kernels_of<float>(normalised__backward__run<float>));
+    "loma_golden_9a6413e035f8820b::normalised__backward", loma::kernels_of<float>(normalised__backward__run<float>));
 
 }  // namespace
