@@ -8,7 +8,7 @@ while its body is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import assert_never
 
 from loma.backends.cfamily import syntax as c
@@ -28,8 +28,7 @@ from loma.backends.cuda.sweeps import write_sweep
 from loma.backends.lowering.index_statements import COUNTER
 from loma.backends.openmp import launches as host
 from loma.backends.schedule.host import (
-    Branch, Buffer, Clear, Count, Either, HostNode, Launch, PairsPass, Pass, Repeat, Serial, Stream,
-    Unit,
+    Buffer, Clear, Either, Launch, PairsPass, Pass, Serial, Stream, flat,
 )  # fmt: skip
 from loma.backends.schedule.ir import (
     AllReduce, InPlace, Loop, Node, Parallel, Store, dtype_of,
@@ -242,7 +241,9 @@ def _widest(owner: HostWriter, launch: Launch, own: set[str]) -> str:
         whole = {launch.kernel.count.name: launch.kernel.count}
     rest = frozenset(own - whole.keys())
     found: list[Expr] = []
-    for tree in _trees(launch.body):
+    for tree in flat(launch.body):
+        if not isinstance(tree, Parallel):
+            continue
         extent = tree.team.extent if tree.team is not None else _ONE
         width = sizes.product((tree.count, extent))
         reads = any(isinstance(node, Index) for node in walk(width))
@@ -254,24 +255,10 @@ def _widest(owner: HostWriter, launch: Launch, own: set[str]) -> str:
     return c.item_text(owner.context.ints(widest))
 
 
-def _trees(nodes: Sequence[HostNode]) -> Iterator[Parallel]:
-    for node in nodes:
-        match node:
-            case Parallel():
-                yield node
-            case Unit(_, body) | Count(_, _, body) | Repeat(_, _, body):
-                yield from _trees(body)
-            case Branch(_, _, then, other):
-                yield from _trees((*then, *other))
-            case _:
-                continue
-
-
 def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
     """A statement's loop inside of a kernel."""
     context = owner.context
-    alike = any(var.name in context.registers for var in tree.writes)
-    text = ThreadText(context, tree, alike)
+    text = ThreadText(context, tree)
     counter = text.local(tree.counter)
     inside = Writer()
     text.nodes(inside, tree.body)
@@ -279,13 +266,13 @@ def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
     inner = c.number(1) if tree.team is None else context.ints(tree.team.extent)
     head = f"[&](const {_kind(tree, row)} {counter}, [[maybe_unused]] const auto& part_)"
     given = c.list_text((count, inner if row is None else row))
-    if alike:
+    if text.alike:
         given = f"{c.item_text(inner)}, /*meets=*/{_bool(meets(tree, context.shared))}"
     elif tree.team is not None:
         given += f", /*across=*/{_bool(tree.team.across)}"
     if tree.checks:
         owner.writer.declare("loma::Outside outside_(grid_);")
-    how = "alike" if alike else "each" if row is None else "beside"
+    how = "alike" if text.alike else "each" if row is None else "beside"
     with owner.writer.block(f"team_.{how}({given}, {head}", ");"):
         owner.writer.extend(inside.lines)
     for check in tree.checks:

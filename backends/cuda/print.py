@@ -22,8 +22,8 @@ class ThreadText(LoopText):
     it uses; else it is a kernel itself. ``alike``: all threads of a team run it, to have in
     registers what it finds."""
 
-    def __init__(self, context: CppContext, tree: Parallel | InPlace, alike: bool = False) -> None:
-        self._alike = alike
+    def __init__(self, context: CppContext, tree: Parallel | InPlace) -> None:
+        self.alike = any(var.name in context.registers for var in tree.writes)
         self._inside = context.captured is not None and context.looked_up is None
         self._written = {var.name for var in tree.writes}
         self._has_team = isinstance(tree, Parallel) and tree.team is not None
@@ -78,8 +78,8 @@ class ThreadText(LoopText):
     def _store(self, store: Store) -> str:
         place, leads = store.place, False
         if isinstance(place, Index):
-            own = self._alike and place.tensor.name in self.context.registers
-            leads = (self._has_team or self._alike) and not own
+            own = self.alike and place.tensor.name in self.context.registers
+            leads = (self._has_team or self.alike) and not own
         return "if (part_.leads()) " * leads + super()._store(store)
 
     def _loop(self, writer: Writer, loop: Loop) -> None:

@@ -7,10 +7,10 @@ follows from such numbers they compute again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
 from loma.backends.schedule.host import (
-    Branch, CheckRange, CheckSome, Clear, Count, HostNode, Launch, Repeat, Run, Unit,
+    Branch, CheckRange, CheckSome, Clear, Count, Launch, Repeat, Run, Unit, flat,
 )  # fmt: skip
 from loma.backends.schedule.ir import Parallel, Store
 from loma.backends.schedule.walk import expressions, mentioned, nodes
@@ -29,18 +29,18 @@ def in_registers(launch: Launch) -> frozenset[str]:
         for buffer in launch.buffers
         if sizes.product(sizes.dims_of(buffer.var)) in one
     }
-    inside = list(_flat(launch.body))
+    inside = list(flat(launch.body))
     known = (Branch, CheckRange, CheckSome, Clear, Count, Parallel, Repeat, Run, Unit)
     if not all(isinstance(node, known) for node in inside):
         return frozenset()
     trees = [node for node in inside if isinstance(node, Parallel)]
-    while other := [tree for tree in trees if _writes(tree) & found and not is_alike(tree, found)]:
+    while other := [tree for tree in trees if _writes(tree) & found and not _is_alike(tree, found)]:
         for tree in other:
             found -= _writes(tree)
     return frozenset(found)
 
 
-def is_alike(tree: Parallel, registers: Iterable[str]) -> bool:
+def _is_alike(tree: Parallel, registers: Iterable[str]) -> bool:
     """Whether all threads of a team may run a loop, one step of it, and find the same: what it
     writes to memory, by one of them, it does not read."""
     if tree.count != _ONE or tree.needs or tree.total is not None:
@@ -51,18 +51,6 @@ def is_alike(tree: Parallel, registers: Iterable[str]) -> bool:
 def meets(tree: Parallel, shared: frozenset[str]) -> bool:
     """Whether threads that run a loop alike use tensors that others write."""
     return bool(_writes(tree).union(*map(mentioned, tree.body)) & shared)
-
-
-def _flat(body: Sequence[HostNode]) -> Iterator[HostNode]:
-    for node in body:
-        yield node
-        match node:
-            case Unit(_, inner) | Count(_, _, inner) | Repeat(_, _, inner):
-                yield from _flat(inner)
-            case Branch(_, _, then, other):
-                yield from _flat((*then, *other))
-            case _:
-                pass
 
 
 def _writes(tree: Parallel) -> set[str]:

@@ -6,6 +6,7 @@ are those of lowering.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -374,3 +375,16 @@ HostNode: TypeAlias = (
     | Contract | Convolve | Run | Unit | Branch | Count | Repeat | Serial | Launch | Stream
     | Pass | PairsPass | Either | Parallel | InPlace
 )  # fmt: skip
+
+
+def flat(body: Sequence[HostNode]) -> Iterator[HostNode]:
+    """The nodes of a kernel's body and of the loops and branches in it, the outer ones first."""
+    for node in body:
+        yield node
+        match node:
+            case Unit(_, inner) | Count(_, _, inner) | Repeat(_, _, inner):
+                yield from flat(inner)
+            case Branch(_, _, then, other):
+                yield from flat((*then, *other))
+            case _:
+                pass
