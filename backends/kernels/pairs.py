@@ -233,17 +233,20 @@ class _Search:
         source = tuple(self._flat[k][1] for k in definition.items)
         return Pairs(outer, rows, columns, tuple(streams), (output,), source)
 
-    def _expanded(self, expr: Expr, row: str, column: str) -> Expr:
-        """The expression with tensors of rows and columns replaced by what they are."""
+    def _expanded(self, expr: Expr, row: str, column: str, inside: tuple[str, ...] = ()) -> Expr:
+        """The expression with tensors of rows and columns replaced by what they are; ``inside``:
+        those around it."""
         if isinstance(expr, Index) and isinstance(expr.base, Var):
             definition = self._definitions.get(expr.base.name)
             names = [variable(s) for s in expr.subscripts]
             if definition is not None and {row, column} <= set(names):
                 require("" not in names and not set(names) & bound(definition.value))
+                require(expr.base.name not in inside)  # made of what it held before
                 self._used.add(expr.base.name)
                 given = dict(zip(definition.axes, expr.subscripts, strict=True))
-                return self._expanded(substitute(definition.value, given), row, column)
-        return map_children(expr, lambda child: self._expanded(child, row, column))
+                value = substitute(definition.value, given)
+                return self._expanded(value, row, column, (*inside, expr.base.name))
+        return map_children(expr, lambda child: self._expanded(child, row, column, inside))
 
     def _stream(self, reduce: Reduce, row: str, column: str) -> Stream:
         require(reduce.kind == "sum" and len(reduce.axes) == 1)
