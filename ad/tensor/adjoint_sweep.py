@@ -206,6 +206,7 @@ class AdjointSweep:
         env |= dict(record.settled)
         settled = self._ctx.settled
         self._ctx.settled |= dict(record.settled).keys()
+        self._ctx.sums |= {number: (tape, stmt) for number, tape in record.sums}
         code, records = self._forward.block(stmt.body, env)
         adjoint = self._nested(stmt.body, env, records)
         self._ctx.loops.pop()

@@ -9,6 +9,7 @@ from loma.ad.activity import carries_derivative
 from loma.ad.tensor.index_statements import adjoint_reads, first_extreme, states_result
 from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.sweep import Env, Record, SweepContext
+from loma.ad.tensor.taped_sums import taped_sums
 from loma.core import builder as b, sizes
 from loma.core.axes import index_statement, target_axes
 from loma.core.distinct import names_once
@@ -113,12 +114,16 @@ class ForwardSweep:
         if stmt.op == "=" and covers(stmt):
             # Every element is written here, so the new version needs no copy of the old one.
             new = self._ctx.new_version(name, name)
-            moved = self._ctx.starting(moved, (env.get(name, name), new.name))
+            result: Stmt = replace(moved, target=on_version(moved.target, new))
+            if stmt.number in self._ctx.sums:
+                result = self.tape_access(new, *self._ctx.sums[stmt.number], store=False)
+            result = self._ctx.starting(result, (env.get(name, name), new.name))
             env[name] = new.name
             self._ctx.declare(new, code)
+            code.append(result)
         else:
             new = self._write(name, env, self._ctx.version(name, env), code, stmt.span)
-        code.append(replace(moved, target=on_version(moved.target, new)))
+            code.append(replace(moved, target=on_version(moved.target, new)))
         return Record(stmt, before, (new,), extreme=extreme)
 
     def _call(
@@ -219,14 +224,23 @@ class ForwardSweep:
             tape = self._tape(name, stmt)
             tapes.append((name, tape))
             stores.append(self.tape_access(self._ctx.version(name, env), tape, stmt, store=True))
+        most = max((len(sizes.dims_of(tape)) - 1 for _, tape in tapes), default=0)
+        sums = taped_sums(stmt, most)
+        own_tapes = {at: self._tape(root(own.target), stmt) for at, own in sums.items()}
         body: list[Stmt] = []
         for position, inner in enumerate(stmt.body):
             body += [kept[position]] if position in kept else []
             body += [self._in_place(s, env) for s in self._without_settled((inner,))]
+            if position in sums:
+                var = self._ctx.version(root(sums[position].target), env)
+                body.append(self.tape_access(var, own_tapes[position], stmt, store=True))
         code.append(replace(stmt, extent=self._ctx.rename(stmt.extent, before),
                             body=(*stores, *body)))  # fmt: skip
         after = tuple((name, env[name]) for name in modified if name in settled)
-        return Record(stmt, before, tape=tuple(tapes), undone=tuple(undone), settled=after)
+        again = tuple((sums[at].number, tape) for at, tape in own_tapes.items())
+        return Record(
+            stmt, before, tape=tuple(tapes), undone=tuple(undone), settled=after, sums=again
+        )
 
     def _partial_writes(self, name: str, stmt: For) -> dict[int, IndexAssign]:
         """The statements that write to a tensor in a loop, by position, if each stands in the loop

@@ -41,6 +41,7 @@ class Record:
     # each with the tape of what was there).
     undone: tuple[tuple[str, str, tuple[tuple[IndexAssign, Var], ...]], ...] = ()
     settled: tuple[tuple[str, str], ...] = ()  # for a loop: (tensor, its version after the loop)
+    sums: tuple[tuple[int, Var], ...] = ()  # for a loop: (number of a statement, its results' tape)
     kept: bool = False  # what the statement wrote is in the version that its adjoint reads
 
 
@@ -102,6 +103,8 @@ class SweepContext:
         # (see settled.py), and the numbers of statements whose results stay that long.
         self.settled: frozenset[str] = frozenset()
         self.kept: set[int] = set()
+        # There, too: the tapes of statements' results, by the statement's number.
+        self.sums: dict[int, tuple[Var, For]] = {}
         # Numbers of statements that write to elements to which nothing has been written.
         accesses = Accesses(normal.function.body, (), self.assigned, self.is_size)
         self.first = accesses.first_writes()

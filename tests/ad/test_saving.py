@@ -166,3 +166,55 @@ def test_views_of_what_is_overwritten(lines: list[str]) -> None:
             y = z.exp() * z
         grads.append(torch.autograd.grad(y.sum(), leaf)[0])
     torch.testing.assert_close(*grads)
+
+
+STEPS = """
+def steps(A : In[Tensor[N, N]], start : In[Tensor[N]], n : In[int]) -> Tensor[N]:
+    x : Tensor[N] = start
+    y : Tensor[N]
+    z : Tensor[N]
+    for t in range(n):
+        y[i] = sum(A[i, j] * x[j] for j in N)
+        z[i] = sum(x[j] * x[j] * y[i] for j in N)
+        x[i] = y[i] / (1.0 + y[i] * y[i]) + z[i]
+    return x
+"""
+
+
+def test_sums_over_what_a_loop_does_not_change_are_on_a_tape() -> None:
+    """Of a matrix, which would be read again; not of vectors, which are the state's size."""
+    stage = pipeline.program(STEPS)
+    saved = [k.name for k in kept(stage, "steps", {"N": 3, "n": 4}) if k.kind == "saved"]
+    assert sorted(name for name in saved if "tape" in name) == ["_tape_x", "_tape_y"]
+    backward = pipeline.stage_text(STEPS, "optimised", "steps__backward")
+    assert "A[i, j] * x" not in backward.replace("_tape_", "")
+
+    a = (0.3 * torch.randn(3, 3, dtype=torch.float64)).requires_grad_()
+    x = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    for save in ("auto", "inputs"):
+        own = loma.compile(STEPS, save=save)
+        assert torch.autograd.gradcheck(lambda a, x, own=own: own.steps(a, x, 3), (a, x))
+    assert torch.autograd.gradgradcheck(lambda a, x: own.steps(a, x, 2), (a, x))
+    for n in (0, 1):
+        assert torch.autograd.gradcheck(lambda a, x, n=n: own.steps(a, x, n), (a, x))
+
+
+def test_sums_in_loops_inside_of_loops_and_branches() -> None:
+    text = """
+def nested(A : In[Tensor[N, N]], start : In[Tensor[N]], n : In[int]) -> Tensor[N]:
+    x : Tensor[N] = start
+    y : Tensor[N]
+    for s in range(2):
+        for t in range(n):
+            y[i] = sum(A[i, j] * x[j] for j in N)
+            x[i] = sin(y[i])
+        if s > 0:
+            y[i] = sum(A[i, j] * cos(x[j]) for j in N)
+        x[i] = x[i] * y[i]
+    return x
+"""
+    a = (0.3 * torch.randn(3, 3, dtype=torch.float64)).requires_grad_()
+    x = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    own = loma.compile(text)
+    for n in (0, 1, 3):
+        assert torch.autograd.gradcheck(lambda a, x, n=n: own.nested(a, x, n), (a, x))
