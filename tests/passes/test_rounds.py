@@ -42,6 +42,28 @@ for s in range(2):
         l[j] += x[i, j] * y[i]
     l[j] = 0.0
 """, "t + 1 < n"),
+    ("before_what_stays", """
+k : Tensor[N]
+for t in range(n):
+    k[i] = sum(x[i, j] * exp(l[j]) for j in M)
+    l[j] += x[i, j] * k[i]
+    y[i] = y[i] + k[i]
+""", "t + 1 < n"),
+    ("before_what_it_changes", """
+k : Tensor[N]
+for t in range(n):
+    k[i] = sum(x[i, j] * exp(l[j]) for j in M)
+    l[j] += x[i, j] * k[i]
+    y[i] = y[i] + k[i] * l[0]
+""", None),
+    ("before_what_changes_its_operand", """
+k : Tensor[N]
+for t in range(n):
+    k[i] = sum(x[i, j] * exp(l[j]) for j in M)
+    l[j] += x[i, j] * k[i]
+    k[i] = k[i] * k[i]
+    y[i] = y[i] + k[i]
+""", None),
     ("in_a_branch", """
 if n > 1:
     for t in range(n):

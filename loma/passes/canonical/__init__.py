@@ -78,7 +78,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = invariants(temporaries(module, weights=True))
     if "reuse" in wanted and not every:  # all of reuse comes later
         module = same_values(module)
-    if "rounds" in wanted and not every:  # the adjoint of a round begins with zeros
+    if "rounds" in wanted and not every:
         module = rounds(module)
     if "costly" in wanted:
         module = costly(module)

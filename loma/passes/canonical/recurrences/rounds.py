@@ -5,23 +5,23 @@
         L[j] += U[i, j] * V[i]                      if t + 1 < n:
                                                         L[j] += U[i, j] * V[i]
 
-is for an L that nobody reads behind the loop. Only statements at a round's end are taken, some of
-which add up and none of which can fail: an error in the last round is one of the program's. Where
-such statements begin a round, :mod:`~loma.passes.canonical.recurrences.rotation` has them end the
-one before.
+is for an L that nobody reads behind the loop. Only statements at a round's end are taken, or such
+as may as well stand there, some of which add up and none of which can fail: an error in the last
+round is one of the program's. Where such statements begin a round,
+:mod:`~loma.passes.canonical.recurrences.rotation` has them end the one before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from loma.core import builder as b, sizes
 from loma.core.bounds import exists
 from loma.core.effects import written
 from loma.core.ir import (
-    INT, Call, Expr, For, Function, If, Index, IndexAssign, IntConst, Module, Op, Reduce, Stmt, Var,
-    While, replace,
+    INT, Call, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst, Module, Op, Reduce,
+    Stmt, Var, While, replace,
 )  # fmt: skip
 from loma.core.walk import (
     blocks, expressions, free_variables, map_blocks, map_tensor_functions, needed_places,
@@ -31,17 +31,21 @@ from loma.passes.canonical.recurrences.rotation import rotated
 from loma.passes.liveness import CallModes, Liveness
 
 
-def rounds(module: Module) -> Module:
-    """The pass on every tensor function of a module."""
+def rounds(module: Module, last: bool = False) -> Module:
+    """The pass on every tensor function of a module; those that derivatives are made of before they
+    are, and derivatives ``last``, since the adjoint of a round begins with zeros that other passes
+    take away."""
     modes = CallModes(module.functions)
     functions = {function.name: function for function in module.functions}
 
     def changed(function: Function) -> Function:
         if not any(isinstance(stmt, For) for stmt in statements(function.body)):
             return function
+        if function.primal is not None and not last:
+            return function
         outs = frozenset(param.name for param in function.params if param.mode == "Out")
         known = frozenset(sizes.size_variables(function))
-        body = _Rounds(functions, modes, known).block(function.body, outs)
+        body = _Rounds(functions, modes, known, rotates=not last).block(function.body, outs)
         return replace(function, body=body)
 
     return map_tensor_functions(module, changed)
@@ -49,12 +53,17 @@ def rounds(module: Module) -> Module:
 
 class _Rounds:
     def __init__(
-        self, functions: Mapping[str, Function], modes: CallModes, known: frozenset[str]
+        self,
+        functions: Mapping[str, Function],
+        modes: CallModes,
+        known: frozenset[str],
+        rotates: bool,
     ) -> None:
         """``known``: the sizes of the function."""
         self._functions = functions
         self._modes = modes
         self._known = known
+        self._rotates = rotates
         self._extents: dict[str, Expr] = {}  # of the counters of loops around
 
     def block(self, body: tuple[Stmt, ...], live: frozenset[str]) -> tuple[Stmt, ...]:
@@ -65,10 +74,12 @@ class _Rounds:
             if isinstance(stmt, For):
                 self._extents[stmt.counter] = stmt.extent
                 inner = replace(stmt, body=self.block(stmt.body, live | before))
-                first, loop = rotated(
-                    inner, live, self._functions, self._modes, self._known.__contains__
-                )
-                out += [self._loop(loop, live), *first]
+                first: tuple[Stmt, ...] = ()
+                if self._rotates:
+                    first, inner = rotated(
+                        inner, live, self._functions, self._modes, self._known.__contains__
+                    )
+                out += [self._loop(inner, live), *first]
                 del self._extents[stmt.counter]
             else:
                 behind = live | before if isinstance(stmt, While) else live
@@ -81,18 +92,20 @@ class _Rounds:
 
     def _loop(self, loop: For, live: frozenset[str]) -> For:
         """The loop, ``live`` being what is read behind it."""
-        first = len(loop.body)
-        while first > 0:
-            kept, before = self._alive(loop.body[first - 1], live)
-            if kept:
-                break
-            first, live = first - 1, before
-        rest = loop.body[first:]
+        first: list[Stmt] = []
+        rest: list[Stmt] = []
+        for stmt in reversed(loop.body):
+            kept, before = self._alive(stmt, live)
+            if not kept and self._moves(stmt, first):
+                live = before
+                rest.insert(0, stmt)
+            else:
+                live = before if kept else before | _names(stmt)
+                first.insert(0, stmt)
         changed = written(loop.body, self._functions)
         if (
-            first == 0
+            not first
             or not any(_adds_up(stmt, loop.counter) for stmt in rest)
-            or not all(self._is_safe(stmt, self._extents) for stmt in rest)
             or not sizes.is_arithmetic(loop.extent)
             or free_variables(loop.extent) & changed
         ):
@@ -102,7 +115,17 @@ class _Rounds:
             follows = b.binary(">", counter, IntConst(0))
         else:
             follows = b.binary("<", b.binary("+", counter, IntConst(1)), loop.extent)
-        return replace(loop, body=(*loop.body[:first], If(follows, rest, (), rest[0].span)))
+        return replace(loop, body=(*first, If(follows, tuple(rest), (), rest[0].span)))
+
+    def _moves(self, stmt: Stmt, behind: Sequence[Stmt]) -> bool:
+        """Whether a statement may run after those that stand behind it, and only sometimes."""
+        if isinstance(stmt, Declare) or not self._is_safe(stmt, self._extents):
+            return False
+        own, writes = _names(stmt), set(written((stmt,), self._functions))
+        return all(
+            writes.isdisjoint(_names(other)) and own.isdisjoint(written((other,), self._functions))
+            for other in behind
+        )
 
     def _is_safe(self, stmt: Stmt, around: Mapping[str, Expr]) -> bool:
         """Whether a statement cannot fail: all elements are there, and it calls nothing."""
@@ -122,6 +145,12 @@ class _Rounds:
             )
             and all(self._is_safe(one, extents) for block in blocks(stmt) for one in block)
         )
+
+
+def _names(stmt: Stmt) -> set[str]:
+    """What a statement, with its blocks, mentions."""
+    inside = statements((stmt,))
+    return {name for one in inside for e in expressions(one) for name in free_variables(e)}
 
 
 def _adds_up(stmt: Stmt, counter: str) -> bool:
