@@ -52,7 +52,7 @@ def with_joined(body: Sequence[HostNode], joins: Sequence[Joined]) -> tuple[Host
 def _node(node: DeviceNode | HostNode, joins: Sequence[Joined]) -> HostNode:
     match node:
         case Parallel():
-            return map_expressions(node, lambda expr: _replaced(expr, joins))
+            return map_expressions(node, lambda expr: joined(expr, joins))
         case Unit() | Count() | Repeat():
             return replace(node, body=with_joined(node.body, joins))
         case Branch():
@@ -62,14 +62,15 @@ def _node(node: DeviceNode | HostNode, joins: Sequence[Joined]) -> HostNode:
             return node
 
 
-def _replaced(expr: Expr, joins: Sequence[Joined]) -> Expr:
+def joined(expr: Expr, joins: Sequence[Joined]) -> Expr:
+    """An expression with the numbers that indices make."""
     if isinstance(expr, Binary | Unary) and isinstance(expr.type, IntType):
         poly = found = sizes.polynomial(expr)
         for join in joins:
             found = _joined(found, join)
         if found is not poly:
             return sizes.from_polynomial(found)
-    return map_children(expr, lambda child: _replaced(child, joins))
+    return map_children(expr, lambda child: joined(child, joins))
 
 
 def _joined(poly: Polynomial, join: Joined) -> Polynomial:

@@ -20,9 +20,10 @@ from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda.iterations import ITERATION, joined_indices, with_joined
 from loma.backends.cuda.pairs import write_either, write_pairs
-from loma.backends.cuda.print import ThreadText
+from loma.backends.cuda.print import SeveralText, ThreadText, adds
 from loma.backends.cuda.registers import in_registers, meets
 from loma.backends.cuda.serial import write_in_place, write_serial
+from loma.backends.cuda import texts
 from loma.backends.cuda.start import Start, dedented
 from loma.backends.cuda.sweeps import write_sweep
 from loma.backends.lowering.index_statements import COUNTER
@@ -74,7 +75,8 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
 
 def _write_statement(owner: HostWriter, tree: Parallel) -> None:
     context = owner.context
-    text = ThreadText(context, tree)
+    several = None if tree.team is None else tree.team.several
+    text = ThreadText(context, tree) if several is None else SeveralText(context, tree, several)
     counter, inside = text.local(tree.counter), Writer(1)
     text.nodes(inside, tree.body)
     launch = Start(owner, "kernel", tree.source)
@@ -84,7 +86,11 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
         row = _row(context, tree)
         head = f"[&](const {_kind(tree, row)} {counter}, [[maybe_unused]] const auto& part_)"
         given = "grid_" if row is None else f"grid_, {c.item_text(row)}"
-        with body.block(f"loma::statement({given}, {head}", ");"):
+        how = _adding(tree) if text.adds else "statement"
+        if several is not None:
+            how = "several_at_once"
+            given = f"grid_, {c.item_text(context.ints(several.extent))}"
+        with body.block(f"loma::{how}({given}, {head}", ");"):
             body.extend(dedented(inside.lines))
         for check in tree.checks:
             write_check(body, context, check)
@@ -106,12 +112,14 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
         inner = c.item_text(context.ints(tree.team.extent))
         across = tree.team.across
         sums = reductions if tree.team.splits else 0
+    more = () if several is None else (c.item_text(context.ints(several.extent)),)
     with owner.writer.block():
         if total is not None:
             made = f"loma::empty({{1}}, loma::options<{number}>())"
             owner.writer.line(f"loma::Tensor parts_ = {made};")
         launch.write(
-            body, "statement", c.item_text(count), inner, _bool(across), str(sums),
+            body, "statement", c.item_text(count), inner, _bool(across), str(sums), *more,
+            before=texts.SEVERAL if several is not None else "",
             shares=reductions > 0, across=across, splits=sums > 0,
         )  # fmt: skip
         if total is not None:
@@ -273,6 +281,8 @@ def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
     if tree.checks:
         owner.writer.declare("loma::Outside outside_(grid_);")
     how = "alike" if text.alike else "each" if row is None else "beside"
+    if text.adds:
+        how = f"template {_adding(tree)}"
     with owner.writer.block(f"team_.{how}({given}, {head}", ");"):
         owner.writer.extend(inside.lines)
     for check in tree.checks:
@@ -282,12 +292,16 @@ def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
 def _row(context: CppContext, tree: Parallel) -> c.Expression | None:
     """The length of the axis along which iterations are in order, if a thread is to take some of
     them side by side: where each is a few steps without a loop, which would read other places in
-    turn. What an iteration changes the compiler does not read for several at once; then
-    neighbouring threads are better."""
+    turn. What an iteration changes the compiler does not read for several at once, unless that is
+    all that it does; then neighbouring threads are better."""
     inside = list(nodes(tree.body))
     if tree.row is None or any(isinstance(node, Loop | AllReduce) for node in inside):
         return None
-    return None if _changes(inside) else context.ints(tree.row)
+    return context.ints(tree.row) if adds(tree) or not _changes(inside) else None
+
+
+def _adding(tree: Parallel) -> str:
+    return f"adding<{ELEMENTS[dtype_of(tree.writes[0])]}>"
 
 
 def _changes(inside: Sequence[Node]) -> bool:

@@ -10,11 +10,30 @@ from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda.iterations import ITERATION
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
-    AllReduce, Fill, InPlace, Loop, Node, Parallel, Store, dtype_of,
+    Accumulator, AllReduce, Fill, InPlace, Let, Loop, Node, Parallel, Store, dtype_of,
 )  # fmt: skip
+from loma.backends.schedule.walk import expressions
 from loma.core.ir import (
-    POSITIONS, Binary, Builtin, FloatConst, FloatType, Index, IntConst, Var,
+    POSITIONS, Axis, Binary, Builtin, Expr, FloatConst, FloatType, Index, IntConst, Var,
 )  # fmt: skip
+from loma.core.walk import walk
+
+
+def adds(tree: Parallel) -> bool:
+    """Whether an iteration does no more than add to one element, after it found out what."""
+    *before, last = tree.body
+    if not (
+        tree.row is not None
+        and isinstance(last, Store)
+        and last.kind == "sum"
+        and last.position is None
+        and isinstance(last.place, Index)
+        and all(isinstance(node, Let) for node in before)
+    ):
+        return False
+    reads = [part for node in tree.body for expr in expressions(node) for part in walk(expr)]
+    own = last.place.tensor.name
+    return sum(isinstance(part, Index) and part.tensor.name == own for part in reads) == 1
 
 
 class ThreadText(LoopText):
@@ -27,6 +46,7 @@ class ThreadText(LoopText):
         self._inside = context.captured is not None and context.looked_up is None
         self._written = {var.name for var in tree.writes}
         self._has_team = isinstance(tree, Parallel) and tree.team is not None
+        self.adds = isinstance(tree, Parallel) and not self.alike and adds(tree)
         self._slots = 0  # of the reductions so far, where their parts go
         super().__init__(context, tree.writes)
 
@@ -78,6 +98,9 @@ class ThreadText(LoopText):
     def _store(self, store: Store) -> str:
         place, leads = store.place, False
         if isinstance(place, Index):
+            if self.adds:
+                value = self.value(store.value, place.type)
+                return f"{c.text(c.call('part_.add', self._element(place), value))};"
             own = self.alike and place.tensor.name in self.context.registers
             leads = (self._has_team or self.alike) and not own
         return "if (part_.leads()) " * leads + super()._store(store)
@@ -91,3 +114,53 @@ class ThreadText(LoopText):
         head = f"[&](const int64_t {self.local(loop.counter)})"
         with writer.block(f"loma::over(part_, {span}, {head}", ");"):
             self.nodes(writer, loop.body)
+
+
+class SeveralText(ThreadText):
+    """That of a sum of which a thread may have several, for neighbouring values of an axis: the
+    types of what depends on it tell how many."""
+
+    def __init__(self, context: CppContext, tree: Parallel, axis: Axis) -> None:
+        super().__init__(context, tree)
+        self._axis = axis.name
+        values = {node.var.name: node.value for node in tree.body if isinstance(node, Let)}
+        match values[axis.name]:
+            case Builtin(schedule.REMAINDER, args):
+                self._divided: tuple[Expr, ...] | None = args  # into groups of several
+            case _:
+                self._divided = None  # the first axis
+
+    def _node(self, writer: Writer, node: Node) -> None:
+        match node:
+            case Let(var, value):
+                text = c.item_text(self._decoded(var, value))
+                writer.line(f"const auto {self.local(var)} = {text};")
+            case Accumulator(var, kind, dtype):
+                start = c.call("loma::start", c.Token("part_"), c.Token(initial(kind, dtype)))
+                writer.line(f"auto {self.local(var)} = {c.text(start)};")
+            case _:
+                super()._node(writer, node)
+
+    def _decoded(self, var: Var, value: Expr) -> c.Expression:
+        text = self.value(value, var.type)
+        if isinstance(value, Builtin) and value.args == self._divided:
+            counter, extent = (self._int(arg) for arg in value.args)
+            groups = c.call("loma::groups", c.Token("part_"), extent)
+            text = c.call(f"loma::{value.name.removeprefix('@')}", counter, groups)
+        if var.name == self._axis:
+            return c.call("loma::several", c.Token("part_"), text)
+        return text
+
+    def index(self, read: Index) -> c.Expression:
+        return c.call("loma::read", *self._place(read))
+
+    def _store(self, store: Store) -> str:
+        if not isinstance(store.place, Index):
+            return super()._store(store)
+        value = self.value(store.value, store.place.type)
+        adds = c.Token("true" if store.kind == "sum" else "false")
+        written = c.call("loma::write", *self._place(store.place), value, adds)
+        return f"if (part_.leads()) {c.text(written)};"
+
+    def _place(self, place: Index) -> tuple[c.Expression, c.Expression]:
+        return c.Token(self._pointer(place.tensor)), self._int(place.subscripts[0])

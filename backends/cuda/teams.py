@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from loma.backends.cuda.iterations import Joined, joined
+from loma.backends.cuda.several import shared_axis, takes_several
 from loma.backends.lowering.index_statements import COUNTER, longest, needs, written
 from loma.backends.lowering.plan import Plan, merged_loops
 from loma.backends.lowering.reductions import StatementNest
@@ -22,7 +24,7 @@ from loma.backends.schedule.ir import (
     PARTS, QUOTIENT, REMAINDER, Accumulator, AllReduce, If, InPlace, Kind, Let, Loop as LoopNode,
     Node, Parallel, Store, Team, builtin,
 )  # fmt: skip
-from loma.backends.schedule.walk import map_blocks
+from loma.backends.schedule.walk import map_blocks, map_expressions, mentioned
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.ir import (
@@ -51,7 +53,7 @@ def make_tree(
     if context.kernel is not None and context.kernel.single is not None:
         stmt, body, axes = _without(context.kernel.single, stmt, body, axes)
     nest = _Nest(context, axes)
-    loops, found, _ = merged_loops(nest, stmt, kind, body, axes, beside)
+    loops, found, target = merged_loops(nest, stmt, kind, body, axes, beside)
     if context.serial:
         return _in_place(nest, _plan(stmt, kind, body, assign, loops), loops)
     names = {loop.name for loop in loops}
@@ -61,12 +63,19 @@ def make_tree(
     plan = _plan(stmt, kind, body, assign, rest)
     nest.scope[:] = [loop.axis for loop in (*flat, *rest)]
     nest.shares = not any(loop.target for loop in rest)
-    counter, before = _decoded(nest, flat)
-    inside = _total(nest, plan) if isinstance(stmt.target, Var) else elements(nest, plan)
+    counter, before, joins = _decoded(nest, flat)
+    made = _total(nest, plan) if isinstance(stmt.target, Var) else elements(nest, plan)
     team = nest.team(flat)
+    if team is not None and context.kernel is None and isinstance(stmt.target, Index):
+        reads = [access for access in found if access is not target]
+        axis = shared_axis(flat, reads, len(stmt.target.subscripts))
+        if axis is not None and takes_several(made, axis.name):
+            team = replace(team, several=axis.axis)
+            joins = joins[: max(flat.index(axis) - 1, 0)]  # numbers of groups are none of values
+    inside = [map_expressions(node, lambda expr: joined(expr, joins)) for node in made]
     return Parallel(
         counter, sizes.product(tuple(loop.axis.extent for loop in flat)), IntConst(steps(body)),
-        (*before, *inside), written(stmt.target), (source,),
+        tuple(_used(before, inside)), written(stmt.target), (source,),
         tuple(dict.fromkeys(name for loop in flat for name in loop.parts)), needs(context, stmt),
         stmt.target if isinstance(stmt.target, Var) else None, tuple(nest.checks), team,
         flat[-1].axis.extent if flat and isinstance(stmt.target, Index) else None,
@@ -191,23 +200,34 @@ def _total(nest: _Nest, plan: Plan) -> list[Node]:
             Store(part, "set", accumulator)]  # fmt: skip
 
 
-def _decoded(nest: _Nest, flat: list[Loop]) -> tuple[Var, list[Node]]:
-    """The counter of one loop over several axes, and their values."""
+def _decoded(nest: _Nest, flat: list[Loop]) -> tuple[Var, list[Node], list[Joined]]:
+    """The counter of one loop over several axes, their values, and the numbers that these make."""
+    if not flat:
+        return COUNTER, [], []
+    first = Var(flat[0].name, INT)
     if len(flat) == 1:
-        return Var(flat[0].name, INT), []
+        return first, [], []
     nodes: list[Node] = []
+    joins: list[Joined] = []
     left = COUNTER
-    for k, loop in enumerate(reversed(flat)):
-        counter = Var(loop.name, INT)
-        if k == len(flat) - 1:
-            nodes.append(Let(counter, left))
-            break
-        extent = nest.value(loop.axis.extent)
+    for loop in reversed(flat[1:]):
+        counter, extent = Var(loop.name, INT), nest.value(loop.axis.extent)
+        rest = first if loop is flat[1] else nest.fresh("rest")
         nodes.append(Let(counter, builtin(REMAINDER, left, extent)))
-        rest = nest.fresh("rest")
         nodes.append(Let(rest, builtin(QUOTIENT, left, extent)))
+        joins.insert(0, Joined(rest, counter, loop.axis.extent, left))
         left = rest
-    return COUNTER, nodes
+    return COUNTER, nodes, joins
+
+
+def _used(before: Sequence[Node], inside: Sequence[Node]) -> list[Node]:
+    """Those constants that something behind them mentions."""
+    kept = list(inside)
+    for node in reversed(before):
+        assert isinstance(node, Let)
+        if any(node.var.name in mentioned(each) for each in kept):
+            kept.insert(0, node)
+    return kept
 
 
 def _fastest_last(flat: list[Loop], found: list[Access]) -> list[Loop]:

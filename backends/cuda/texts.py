@@ -13,6 +13,7 @@ _FILES = (
     "cuda/device/checks.h", "cuda/device/containers.h", "cuda/device/device.h",
     "cuda/device/divide.h", "cuda/device/grid.h", "cuda/device/matrix_units.h",
     "cuda/device/pairs.h", "cuda/device/parts.h", "cuda/device/places.h", "cuda/device/reduce.h",
+    "cuda/device/several.h",
     "cuda/device/statement.h", "cuda/device/std.h", "cuda/device/sweep.h", "cuda/device/team.h",
     "cuda/device/values.h",
     "cuda/device/vector_math.h",
@@ -31,6 +32,8 @@ VALUES = '#include "values.h"\n'
 # What one has that is a pass over columns.
 SWEEP = '#include "sweep.h"\n'
 PAIRS = '#include "pairs.h"\n'
+# What one has that is a sum of which a thread may have several.
+SEVERAL = '#include "several.h"\n'
 
 
 @functools.cache

@@ -16,7 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from loma.core.ir import INT, POSITIONS, Builtin, Element, Expr, Index, Stmt, TensorType, Var
+from loma.core.ir import (
+    INT, POSITIONS, Axis, Builtin, Element, Expr, Index, Stmt, TensorType, Var,
+)  # fmt: skip
 
 TILE = "@tile_"  # where a tile begins, inside of it
 PARTS = "@parts_"  # the partial sums of a parallel loop with a total, one for each iteration
@@ -324,11 +326,13 @@ class Team:
     """The threads that an iteration of a parallel loop may have, on machines with many: as many as
     its shared loop, of ``extent`` values, is worth. ``across``: what neighbouring iterations read
     lies beside each other, and what one reads does not. ``splits``: the shared loop makes one
-    result, whose parts may be added up later."""
+    result, whose parts may be added up later. ``several``: the axis of which a thread that has an
+    iteration to itself may take several values at once, if its extent is a multiple of these."""
 
     extent: Expr
     across: bool = False
     splits: bool = False
+    several: Axis | None = None
 
 
 @dataclass(frozen=True, slots=True)

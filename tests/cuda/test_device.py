@@ -136,6 +136,46 @@ def test_elements_side_by_side(beside: int, real: str) -> None:
         np.testing.assert_array_equal(y, x + places.astype(x.dtype))
 
 
+@pytest.mark.parametrize("beside", [1, 4])
+@pytest.mark.parametrize("real", REALS)
+def test_what_is_added_to_elements(beside: int, real: str) -> None:
+    for n, d in ((3, 16), (5, 6), (7, 1), (1, 4), (300, 8), (2, 0)):
+        form = Form(64, real=real, beside=beside)
+        x, y = (np.round(9 * values((k, n, d), real)[-1]) for k in (1, 2))
+        expected = y + x + (1000 * np.arange(n)[:, None] + np.arange(d)).astype(x.dtype)
+        Kernel(texts.ADDED).launch(form, (y, x, n, d), n * d)
+        np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("layout", [(64, 1), (64, 8), (32, 32), (64, 64)], ids=str)
+@pytest.mark.parametrize("known", [False, True])
+def test_what_teams_add_to_elements(layout: tuple[int, int], known: bool) -> None:
+    """Side by side where rows are long enough and multiples of four, several at a time and, at the
+    end, fewer."""
+    for r, d in ((3, 16), (5, 6), (7, 1), (40, 40), (33, 100), (101, 7), (2, 0)):
+        form = Form(*layout, blocks=2, known=(r, d) if known else ())
+        x, y = (np.round(9 * values((3 * k, r, d))[-3:]) for k in (1, 2))
+        expected = y + x + (1000 * np.arange(r)[:, None] + np.arange(d)).astype(x.dtype)
+        Kernel(texts.ADDED_IN_TEAMS).launch(form, (y, x, r, d), 3)
+        np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("beside", [1, 4])
+@pytest.mark.parametrize("team", [1, 4])
+@pytest.mark.parametrize("real", REALS)
+def test_several_sums_of_a_thread(beside: int, team: int, real: str) -> None:
+    for b, m, n, k in ((8, 4, 3, 5), (4, 12, 1, 9), (6, 7, 4, 2), (4, 4, 4, 0), (0, 4, 4, 2)):
+        w: Array = np.random.default_rng(m).integers(-9, 9, (m, n, k)).astype(REALS[real])
+        x: Array = np.random.default_rng(b).integers(-9, 9, (b, m, k)).astype(REALS[real])
+        expected = np.einsum("mnk,bmk->bmn", w, x) - w.sum(2)
+        form = Form(64, team, real=real, beside=beside)
+        y, added = written((b, m, n), x.dtype), np.ones((b, m, n), x.dtype)
+        Kernel(texts.SEVERAL).launch(form, (y, w, x, b, m, n, k), y.size)
+        np.testing.assert_array_equal(y, expected)
+        Kernel(texts.SEVERAL_IN_THE_MIDDLE).launch(form, (added, w, x, b, m, n, k), y.size)
+        np.testing.assert_array_equal(added, 1 + expected)
+
+
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if not layout[2]], ids=str)
 @pytest.mark.parametrize("real", REALS)
 def test_columns_of_parts(layout: tuple[int, int, bool], real: str) -> None:

@@ -86,6 +86,25 @@ def test_statements(
 
 
 @pytest.mark.parametrize(
+    ("count", "inner", "across", "several", "expected"),
+    [
+        (1 << 20, 8, False, 100, 4),
+        (1 << 20, 8, False, 0, 1),  # no axis of which a thread might take several
+        (1 << 20, 8, False, 10, 1),  # not in fours
+        (1 << 18, 8, False, 100, 1),  # few
+        (1 << 20, 64, True, 100, 4),
+        (1 << 20, 64, False, 100, 1),  # threads share a sum
+    ],
+)
+def test_sums_of_which_a_thread_has_several(
+    native: ModuleType, count: int, inner: int, across: bool, several: int, expected: int
+) -> None:
+    found = native.statement_geometry(count, inner, across, False, several)
+    assert found["beside"] == expected
+    assert found["blocks"] == min(count // found["threads"] * found["team"] // expected, 1 << 14)
+
+
+@pytest.mark.parametrize(
     ("count", "inner", "size", "expected"),
     [
         (1 << 20, 1, 0, (256, 1, True)),

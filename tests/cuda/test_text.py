@@ -173,3 +173,46 @@ def test_places_of_several_indices_are_those_of_an_iteration() -> None:
     shown = pipeline.stage_text(weighted, "source", "scaled", device="cuda")
     assert "x_data_[iteration_ * D + d]" in shown
     assert "w_data_[n]" in shown
+
+
+def test_of_sums_that_share_what_they_read_a_thread_has_several() -> None:
+    text = """
+def predicted(W : In[Tensor[I, R, O, K]], X : In[Tensor[B, R, K]]) -> Tensor[B, I, R, O]:
+    U : Tensor[B, I, R, O]
+    U[b, i, r, o] = sum(W[i, r, o, k] * X[b, r, k] for k in K)
+    return U
+"""
+    shown = pipeline.stage_text(text, "source", "predicted", device="cuda")
+    assert "loma::several_at_once(grid_, B, " in shown  # W has all but that
+    shifted = text.replace("W[i, r, o, k] *", "W[i, r, o, (k + b) % K] *")
+    shown = pipeline.stage_text(shifted, "source", "predicted", device="cuda")
+    assert "several_at_once(grid_, B, " not in shown  # the place of W is not affine in b
+
+
+def test_what_is_added_to_elements_is_read_before_others_are_written() -> None:
+    text = """
+def added(x : In[Tensor[B, N, D]], n : In[int]) -> Tensor[B, N, D]:
+    y : Tensor[B, N, D]
+    q : Tensor[B, N]
+    for t in range(n):
+        q[b, i] = sum(x[b, i, d] for d in D) + 1.0 * t
+        y[b, i, d] += x[b, i, d] * q[b, N - 1 - i]
+    return y
+"""
+    shown = pipeline.stage_text(text, "source", "added", device="cuda")
+    assert "team_.template adding<real>(D * N, D, " in shown
+    assert "part_.add(y_data_[" in shown
+
+
+def test_tensors_made_of_what_they_held_are_no_passes() -> None:
+    text = """
+def added(x : In[Tensor[N, M]], w : In[Tensor[M, M]]) -> Tensor[N, M]:
+    y : Tensor[N, M] = x
+    y += y / (x * x + 1.5)
+    y += softmax(y, dim=1)
+    y += matmul(y, w)
+    return y
+"""
+    assert "added__backward" in pipeline.stage_text(
+        text, "kernels", "added__backward", device="cuda"
+    )

@@ -47,6 +47,21 @@ inline void team_barrier() {
   }
 }
 
+// p, of which the compiler may know that range(count) has it: with a known count it divides without a
+// branch on p's size, past which it would read nothing ahead.
+inline int64_t within(int64_t p, int64_t count) {
+  __builtin_assume(p >= 0 && p < count);
+  return p;
+}
+
+template <typename number>
+struct Same {
+  using type = number;
+};
+// The type by itself, which nothing is deduced from.
+template <typename number>
+using same = typename Same<number>::type;
+
 // A thread by itself.
 struct Alone {
   static int64_t first(int64_t low) { return low; }
@@ -56,7 +71,34 @@ struct Alone {
   template <typename Kind = Best, int slot = 0, typename number>
   static void all_reduce(number&) {}
   static constexpr bool leads() { return true; }
+  template <typename number>
+  static void add(number& place, same<number> value) {
+    place += value;
+  }
 };
+
+// One that adds later: which place, and what.
+template <typename number>
+struct Later : Alone {
+  void add(number& to, number more) const { place = &to, value = more; }
+
+  number*& place;
+  number& value;
+};
+
+// body(at(k), part) for k in range(rounds), each of which adds to one place of its own: all places are
+// read before the first is written, which a compiler may not change by itself.
+template <typename number, int rounds, typename At, typename Body>
+inline void added(const At& at, const Body& body) {
+  number* places[rounds];
+  number values[rounds];
+#pragma unroll
+  for (int k = 0; k < rounds; ++k) body(at(k), Later<number>{{}, places[k], values[k]});
+#pragma unroll
+  for (int k = 0; k < rounds; ++k) values[k] = *places[k] + values[k];
+#pragma unroll
+  for (int k = 0; k < rounds; ++k) *places[k] = values[k];
+}
 
 // One of the threads that do the same, of which one writes.
 struct Twin : Alone {

@@ -57,4 +57,18 @@ inline void statement(const Grid& grid, const Body& body) {
   statement(grid, 1, body);
 }
 
+// The same for iterations each of which adds to one place.
+template <typename number, typename Body>
+inline void adding(const Grid& grid, int64_t row, const Body& body) {
+  const int64_t count = grid.count, all = int64_t(gridDim.x) * kTeams;
+  int64_t p = int64_t(blockIdx.x) * kTeams + threadIdx.x / kTeam;
+  if (grid.beside > 1 && row % kBeside == 0) {
+    for (; p < count / kBeside; p += all) {
+      added<number, kBeside>([&](int k) { return Neighbour{p * kBeside, k}; }, body);
+    }
+  } else {
+    for (; p < count; p += all) body(p, Alone());
+  }
+}
+
 }  // namespace loma

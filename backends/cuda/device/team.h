@@ -39,12 +39,12 @@ struct Team {
       int64_t p = rank();
 #if LOMA_UNROLL == 1
 #pragma unroll 1
-      for (; p < count; p += kTeam) body(p, Alone());
+      for (; p < count; p += kTeam) body(within(p, count), Alone());
 #else
       const int64_t rounds = count / kTeam;
 #pragma unroll LOMA_UNROLL
-      for (int64_t k = 0; k < rounds; ++k, p += kTeam) body(p, Alone());
-      if (p < count) body(p, Alone());
+      for (int64_t k = 0; k < rounds; ++k, p += kTeam) body(within(p, count), Alone());
+      if (p < count) body(within(p, count), Alone());
 #endif
     } else if (across) {
       if (kTeam > 1 && count > 0) {
@@ -78,13 +78,39 @@ struct Team {
     int64_t p = rank();
 #if LOMA_UNROLL == 1
 #pragma unroll 1
-    for (; p < groups; p += kTeam) side_by_side(p, body);
+    for (; p < groups; p += kTeam) side_by_side(within(p, groups), body);
 #else
     const int64_t rounds = groups / kTeam;
 #pragma unroll LOMA_UNROLL_BESIDE
-    for (int64_t k = 0; k < rounds; ++k, p += kTeam) side_by_side(p, body);
-    if (p < groups) side_by_side(p, body);
+    for (int64_t k = 0; k < rounds; ++k, p += kTeam) side_by_side(within(p, groups), body);
+    if (p < groups) side_by_side(within(p, groups), body);
 #endif
+    team_barrier();
+  }
+
+  // The same for iterations each of which adds to one place.
+  template <typename number, typename Body>
+  void adding(int64_t count, int64_t row, const Body& body) const {
+    int64_t p = rank();
+#if LOMA_UNROLL > 1
+    constexpr int groups = LOMA_UNROLL_BESIDE, several = groups * kBeside;
+    if (row % kBeside == 0 && count >= kTeam * kBeside) {
+      const int64_t all = count / kBeside;
+      const auto at = [&](int64_t group, int k) {
+        return Neighbour{within(group + k / kBeside * kTeam, all) * kBeside, k % kBeside};
+      };
+      for (; p <= all - groups * kTeam; p += groups * kTeam) {
+        added<number, several>([&](int k) { return at(p, k); }, body);
+      }
+      for (; p < all; p += kTeam) added<number, kBeside>([&](int k) { return at(p, k); }, body);
+      return team_barrier();
+    }
+    for (; p <= count - several * kTeam; p += several * kTeam) {
+      added<number, several>([&](int k) { return within(p + k * kTeam, count); }, body);
+    }
+#endif
+#pragma unroll 1
+    for (; p < count; p += kTeam) body(within(p, count), Alone());
     team_barrier();
   }
 

@@ -105,8 +105,9 @@ class Launch {
 
   // `inner`: how many steps one iteration has, 1 without a reduction. `across`: neighbouring
   // iterations, not neighbouring steps, read neighbouring memory. `sums`: how many reductions there
-  // are, whose steps blocks may share; 0: they may not.
-  void statement(int64_t count, int64_t inner, bool across, int sums);
+  // are, whose steps blocks may share; 0: they may not. `several`: the extent of the axis of which a
+  // thread may have several iterations, 0: it may not.
+  void statement(int64_t count, int64_t inner, bool across, int sums, int64_t several = 0);
 
   // `inner`: the steps of an iteration's widest statement; `bytes` of private memory for each.
   void fused(int64_t count, int64_t inner, int64_t bytes);

@@ -25,8 +25,10 @@ struct Geometry {
   int narrow = 0, depth = 0, width = 0;  // of a sweep: the dtype of operands, lengths of their rows
 };
 
-// `beside`: how many numbers a thread reads at once.
-Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits, int beside);
+// `beside`: how many numbers a thread reads at once; `several`: the extent of the axis of which a
+// thread may have several sums, 0 where there is none.
+Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits, int beside,
+                            int64_t several = 0);
 // The second launch of a reduction in slices.
 Geometry joining_geometry(int64_t count);
 // `most_shared`: the bytes of shared memory that a block can have at most on that device.

@@ -65,7 +65,7 @@ py::dict as_dict(const gpu::Geometry& g) {
   using py::literals::operator""_a;
   return py::dict("threads"_a = g.threads, "team"_a = g.team, "across"_a = g.across,
                   "shared"_a = g.shared, "blocks"_a = g.blocks, "slices"_a = g.slices,
-                  "shared_bytes"_a = g.shared_bytes, "workspace_bytes"_a = g.workspace_bytes);
+                  "beside"_a = g.beside, "shared_bytes"_a = g.shared_bytes, "workspace_bytes"_a = g.workspace_bytes);
 }
 
 // Throws what a kernel would report so.
@@ -107,9 +107,13 @@ void bind_gpu(py::module_& python) {
   python.def("throw_check", [](int kind, const py::list& texts, const py::list& numbers) {
     raising([&] { throw_check(kind, texts, numbers); });
   });
-  python.def("statement_geometry", [](int64_t count, int64_t inner, bool across, bool splits) {
-    return as_dict(gpu::statement_geometry(count, inner, across, splits, 4));
-  });
+  python.def(
+      "statement_geometry",
+      [](int64_t count, int64_t inner, bool across, bool splits, int64_t several) {
+        return as_dict(gpu::statement_geometry(count, inner, across, splits, 4, several));
+      },
+      py::arg("count"), py::arg("inner"), py::arg("across"), py::arg("splits"),
+      py::arg("several") = 0);
   python.def("fused_geometry", [](int64_t count, int64_t inner, int64_t bytes, int64_t most) {
     return as_dict(gpu::fused_geometry(count, inner, bytes, most));
   });

@@ -233,3 +233,69 @@ COLUMNS_OF_PARTS = _kernel(
   });
 """,
 )
+
+# y[i, d] += x[i, d] + 1000 * i + d, as a kernel and in fused iterations of rows of y[i].
+ADDED = _kernel(
+    "real* __restrict y_data_, const real* __restrict x_data_",
+    "N D",
+    """  loma::adding<real>(grid_, D, [&](const auto p_, const auto& part_) {
+    const int64_t d = loma::remainder(p_, D);
+    const int64_t i = loma::quotient(p_, D);
+    part_.add(y_data_[p_], x_data_[p_] + 1000 * i + d);
+  });
+""",
+)
+ADDED_IN_TEAMS = _kernel(
+    "real* __restrict y_data_, const real* __restrict x_data_",
+    "N D",
+    """  loma::iterations(grid_, [&](const int64_t i, const auto& team_, char*) {
+    team_.template adding<real>(N * D, D, [&](const auto p_, const auto& part_) {
+      const int64_t d = loma::remainder(p_, D);
+      const int64_t r = loma::quotient(p_, D);
+      part_.add(y_data_[N * D * i + p_], x_data_[N * D * i + p_] + 1000 * r + d);
+    });
+  });
+""",
+)
+
+# y[b, m, n] = sum of w[m, n, k] * x[b, m, k] - w[m, n, k] over k: a thread may have several b or m.
+SEVERAL = """#include "several.h"
+""" + _kernel(
+    "real* __restrict y_data_, const real* __restrict w_data_, const real* __restrict x_data_",
+    "B M N K",
+    """  loma::several_at_once(grid_, B, [&](const int64_t p_, const auto& part_) {
+    const auto n = loma::remainder(p_, N);
+    const auto rest1_ = loma::quotient(p_, N);
+    const auto m = loma::remainder(rest1_, M);
+    const auto b = loma::several(part_, loma::quotient(rest1_, M));
+    auto acc1_ = loma::start(part_, real(0));
+    const auto at2_ = K * N * m + K * n;
+    const auto at3_ = K * M * b + K * m;
+    loma::over(part_, 0, K, [&](const int64_t k) {
+      const auto w = loma::read(w_data_, at2_ + k);
+      acc1_ = loma::fma<real>(w, loma::read(x_data_, at3_ + k), acc1_) - w;
+    });
+    part_.template all_reduce<loma::Sum, 0>(acc1_);
+    if (part_.leads()) loma::write(y_data_, M * N * b + N * m + n, acc1_, false);
+  });
+""",
+)
+SEVERAL_IN_THE_MIDDLE = """#include "several.h"
+""" + _kernel(
+    "real* __restrict y_data_, const real* __restrict w_data_, const real* __restrict x_data_",
+    "B M N K",
+    """  loma::several_at_once(grid_, M, [&](const int64_t p_, const auto& part_) {
+    const auto n = loma::remainder(p_, N);
+    const auto rest1_ = loma::quotient(p_, N);
+    const auto m = loma::several(part_, loma::remainder(rest1_, loma::groups(part_, M)));
+    const auto b = loma::quotient(rest1_, loma::groups(part_, M));
+    auto acc1_ = loma::start(part_, real(0));
+    loma::over(part_, 0, K, [&](const int64_t k) {
+      const auto w = loma::read(w_data_, K * N * m + K * n + k);
+      acc1_ = acc1_ + (w * loma::read(x_data_, K * M * b + K * m + k) - w);
+    });
+    part_.template all_reduce<loma::Sum, 0>(acc1_);
+    if (part_.leads()) loma::write(y_data_, M * N * b + N * m + n, acc1_, true);
+  });
+""",
+)

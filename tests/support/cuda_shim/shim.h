@@ -38,6 +38,7 @@ void free(void*);
 #define __launch_bounds__(...)
 #define __noinline__ __attribute__((noinline))
 #define __forceinline__ inline __attribute__((always_inline))
+#define __builtin_assume(holds) ((holds) ? void() : __builtin_unreachable())
 
 #define threadIdx (loma_shim_threads.thread)
 #define blockIdx (loma_shim_threads.block)

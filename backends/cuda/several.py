@@ -1,0 +1,100 @@
+"""Sums of which a thread has several, for neighbouring values of one axis: what does not depend on
+that axis is read once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loma.backends.schedule.access import Access, Loop
+from loma.backends.schedule.ir import (
+    Accumulator, AllReduce, Let, Loop as LoopNode, Node, Store, dtype_of,
+)  # fmt: skip
+from loma.backends.schedule.walk import expressions
+from loma.core import sizes
+from loma.core.ir import Binary, Expr, Index, IntType, TensorType, Unary, Var
+from loma.core.walk import free_variables
+
+_SEVERAL = 4  # as device/several.h has it
+
+
+def shared_axis(flat: Sequence[Loop], reads: Sequence[Access], rank: int) -> Loop | None:
+    """The axis of which a thread takes several values, of a sum with a result of so many
+    dimensions: not the last one, along which neighbouring threads read. Where what is as large as
+    the result lacks the first axis, it would come from memory again for each value of it; else what
+    counts is how much is read."""
+    able = [loop for loop in flat[:-1] if _divides(loop) and _lacking(loop, reads)]
+    first = [loop for loop in able[:1] if loop is flat[0]]
+    if any(len(read.subscripts) >= rank for loop in first for read in _lacking(loop, reads)):
+        return flat[0]
+    return min(able, key=lambda loop: _loads(loop, reads), default=None)
+
+
+def _divides(loop: Loop) -> bool:
+    extent = sizes.constant(loop.axis.extent)
+    return extent is None or extent % _SEVERAL == 0
+
+
+def _lacking(loop: Loop, reads: Sequence[Access]) -> list[Access]:
+    return [read for read in reads if not _depends(read, loop)]
+
+
+def _depends(read: Access, loop: Loop) -> bool:
+    return read.is_loose_in(loop.name) or sizes.constant(read.coefficient(loop.name)) != 0
+
+
+def _loads(loop: Loop, reads: Sequence[Access]) -> int:
+    return sum(
+        _SEVERAL if _depends(read, loop) and sizes.constant(read.coefficient(loop.name)) != 1 else 1
+        for read in reads
+    )
+
+
+def takes_several(body: Sequence[Node], axis: str) -> bool:
+    """Whether all that an iteration computes of the axis is affine in it, or sums of products of
+    what it reads there."""
+    depends = {axis}
+    pending = list(body)
+    while pending:
+        node = pending.pop(0)
+        match node:
+            case Let(var, value):
+                if not _computed(value, depends):
+                    return False
+                if free_variables(value) & depends:
+                    depends.add(var.name)
+            case Accumulator(var, "sum", "float"):
+                depends.add(var.name)
+            case LoopNode(without=None):
+                if any(free_variables(e) & depends for e in expressions(node)):
+                    return False
+                pending = [*node.body, *pending]
+            case Store(place, kind, value, None):
+                if kind not in ("set", "sum") or not _computed(value, depends):
+                    return False
+                if isinstance(place, Index) and not _computed(place, depends):
+                    return False
+            case AllReduce(_, "sum"):
+                pass
+            case _:
+                return False
+    return True
+
+
+def _computed(expr: Expr, depends: set[str]) -> bool:
+    if not free_variables(expr) & depends:
+        return True
+    match expr:
+        case Var():
+            return True
+        case Index(Var(type=TensorType()) as base, subscripts):
+            floats = dtype_of(base) == "float"
+            return floats and all(_computed(each, depends) for each in subscripts)
+        case Binary("*", left, right, IntType()):
+            one = not (free_variables(left) & depends and free_variables(right) & depends)
+            return one and _computed(left, depends) and _computed(right, depends)
+        case Binary("+" | "-" | "*", left, right):
+            return all(_computed(e, depends) and e.type == expr.type for e in (left, right))
+        case Unary("-", operand):
+            return _computed(operand, depends)
+        case _:
+            return False
