@@ -125,8 +125,8 @@ class SeveralText(ThreadText):
         self._axis = axis.name
         values = {node.var.name: node.value for node in tree.body if isinstance(node, Let)}
         match values[axis.name]:
-            case Builtin(schedule.REMAINDER, args):
-                self._divided: tuple[Expr, ...] | None = args  # into groups of several
+            case Binary("-", left, Binary("*", _, extent)):
+                self._divided: tuple[Expr, ...] | None = left, extent  # into groups of several
             case _:
                 self._divided = None  # the first axis
 
@@ -142,17 +142,30 @@ class SeveralText(ThreadText):
                 super()._node(writer, node)
 
     def _decoded(self, var: Var, value: Expr) -> c.Expression:
-        text = self.value(value, var.type)
-        if isinstance(value, Builtin) and value.args == self._divided:
-            counter, extent = (self._int(arg) for arg in value.args)
-            groups = c.call("loma::groups", c.Token("part_"), extent)
-            text = c.call(f"loma::{value.name.removeprefix('@')}", counter, groups)
+        match value:
+            case Builtin(schedule.QUOTIENT, (left, extent) as args) if args == self._divided:
+                return c.call("loma::quotient", self._int(left), self._groups(extent))
+            case Binary("-", left, Binary("*", rest, extent)) if var.name == self._axis:
+                groups = c.Binary("*", self._int(rest), self._groups(extent))
+                text: c.Expression = c.Binary("-", self._int(left), groups)
+            case _:
+                text = self.value(value, var.type)
         if var.name == self._axis:
             return c.call("loma::several", c.Token("part_"), text)
         return text
 
+    def _groups(self, extent: Expr) -> c.Expression:
+        return c.call("loma::groups", c.Token("part_"), self._int(extent))
+
     def index(self, read: Index) -> c.Expression:
         return c.call("loma::read", *self._place(read))
+
+    def _builtin(self, expr: Builtin) -> c.Expression:
+        match expr:
+            case Builtin(schedule.READ_IF, (condition, Index() as read)):
+                return c.call("loma::read_if", self.condition(condition), *self._place(read))
+            case _:
+                return super()._builtin(expr)
 
     def _store(self, store: Store) -> str:
         if not isinstance(store.place, Index):

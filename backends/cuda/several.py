@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.access import Access, Loop
 from loma.backends.schedule.ir import (
     Accumulator, AllReduce, Let, Loop as LoopNode, Node, Store, dtype_of,
 )  # fmt: skip
 from loma.backends.schedule.walk import expressions
 from loma.core import sizes
-from loma.core.ir import Binary, Expr, Index, IntType, TensorType, Unary, Var
+from loma.core.ir import Binary, Builtin, Expr, Index, IntType, TensorType, Unary, Var
 from loma.core.walk import free_variables
 
-_SEVERAL = 4  # as device/several.h has it
+_SEVERAL = 4  # at most: device/several.h has fewer where that does not divide the extent
 
 
 def shared_axis(flat: Sequence[Loop], reads: Sequence[Access], rank: int) -> Loop | None:
@@ -31,7 +32,7 @@ def shared_axis(flat: Sequence[Loop], reads: Sequence[Access], rank: int) -> Loo
 
 def _divides(loop: Loop) -> bool:
     extent = sizes.constant(loop.axis.extent)
-    return extent is None or extent % _SEVERAL == 0
+    return extent is None or extent % 2 == 0 or extent % 3 == 0
 
 
 def _lacking(loop: Loop, reads: Sequence[Access]) -> list[Access]:
@@ -89,6 +90,8 @@ def _computed(expr: Expr, depends: set[str]) -> bool:
         case Index(Var(type=TensorType()) as base, subscripts):
             floats = dtype_of(base) == "float"
             return floats and all(_computed(each, depends) for each in subscripts)
+        case Builtin(schedule.READ_IF, (condition, Index() as read)):
+            return not free_variables(condition) & depends and _computed(read, depends)
         case Binary("*", left, right, IntType()):
             one = not (free_variables(left) & depends and free_variables(right) & depends)
             return one and _computed(left, depends) and _computed(right, depends)

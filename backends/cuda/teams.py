@@ -21,7 +21,7 @@ from loma.backends.lowering.rows import elements, partial_sum
 from loma.backends.schedule.access import Access, Loop, score, steps
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.ir import (
-    PARTS, QUOTIENT, REMAINDER, Accumulator, AllReduce, If, InPlace, Kind, Let, Loop as LoopNode,
+    PARTS, QUOTIENT, Accumulator, AllReduce, If, InPlace, Kind, Let, Loop as LoopNode,
     Node, Parallel, Store, Team, builtin,
 )  # fmt: skip
 from loma.backends.schedule.walk import map_blocks, map_expressions, mentioned
@@ -212,11 +212,13 @@ def _decoded(nest: _Nest, flat: list[Loop]) -> tuple[Var, list[Node], list[Joine
     left = COUNTER
     for loop in reversed(flat[1:]):
         counter, extent = Var(loop.name, INT), nest.value(loop.axis.extent)
-        rest = first if loop is flat[1] else nest.fresh("rest")
-        nodes.append(Let(counter, builtin(REMAINDER, left, extent)))
+        rest = nest.fresh("rest")
         nodes.append(Let(rest, builtin(QUOTIENT, left, extent)))
-        joins.insert(0, Joined(rest, counter, loop.axis.extent, left))
+        nodes.append(Let(counter, b.binary("-", left, b.binary("*", rest, extent))))
+        outer = first if loop is flat[1] else rest
+        joins.insert(0, Joined(outer, counter, loop.axis.extent, left))
         left = rest
+    nodes.append(Let(first, left))
     return COUNTER, nodes, joins
 
 

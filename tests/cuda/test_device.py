@@ -160,15 +160,17 @@ def test_what_teams_add_to_elements(layout: tuple[int, int], known: bool) -> Non
         np.testing.assert_array_equal(y, expected)
 
 
-@pytest.mark.parametrize("beside", [1, 4])
-@pytest.mark.parametrize("team", [1, 4])
+@pytest.mark.parametrize(("beside", "team"), [(1, 1), (2, 1), (3, 1), (4, 1), (4, 4)])
 @pytest.mark.parametrize("real", REALS)
-def test_several_sums_of_a_thread(beside: int, team: int, real: str) -> None:
-    for b, m, n, k in ((8, 4, 3, 5), (4, 12, 1, 9), (6, 7, 4, 2), (4, 4, 4, 0), (0, 4, 4, 2)):
+@pytest.mark.parametrize("known", [False, True])
+def test_several_sums_of_a_thread(beside: int, team: int, real: str, known: bool) -> None:
+    """As many at once as the host says, if the axis has groups of so many."""
+    for b, m, n, k in ((8, 4, 3, 5), (4, 12, 1, 9), (6, 7, 4, 2), (4, 4, 4, 0), (0, 3, 4, 2)):
         w: Array = np.random.default_rng(m).integers(-9, 9, (m, n, k)).astype(REALS[real])
         x: Array = np.random.default_rng(b).integers(-9, 9, (b, m, k)).astype(REALS[real])
         expected = np.einsum("mnk,bmk->bmn", w, x) - w.sum(2)
-        form = Form(64, team, real=real, beside=beside)
+        sizes = (b, m, n, k) if known else ()
+        form = Form(64, team, real=real, beside=beside, known=sizes)
         y, added = written((b, m, n), x.dtype), np.ones((b, m, n), x.dtype)
         Kernel(texts.SEVERAL).launch(form, (y, w, x, b, m, n, k), y.size)
         np.testing.assert_array_equal(y, expected)

@@ -90,8 +90,10 @@ def test_statements(
     [
         (1 << 20, 8, False, 100, 4),
         (1 << 20, 8, False, 0, 1),  # no axis of which a thread might take several
-        (1 << 20, 8, False, 10, 1),  # not in fours
-        (1 << 18, 8, False, 100, 1),  # few
+        (1 << 20, 8, False, 10, 2),  # not in fours
+        (1 << 20, 8, False, 9, 3),
+        (1 << 20, 8, False, 7, 1),
+        (1 << 17, 8, False, 100, 1),  # few
         (1 << 20, 64, True, 100, 4),
         (1 << 20, 64, False, 100, 1),  # threads share a sum
     ],
@@ -101,7 +103,8 @@ def test_sums_of_which_a_thread_has_several(
 ) -> None:
     found = native.statement_geometry(count, inner, across, False, several)
     assert found["beside"] == expected
-    assert found["blocks"] == min(count // found["threads"] * found["team"] // expected, 1 << 14)
+    teams = found["threads"] // found["team"] * expected
+    assert found["blocks"] == min((count + teams - 1) // teams, 1 << 14)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,17 @@ inline int64_t within(int64_t p, int64_t count) {
   return p;
 }
 
+// run(bounded): what goes through range(count), with bounded(p) for p; if that is short, the compiler
+// may know so.
+template <typename Run>
+inline void bounded(int64_t count, const Run& run) {
+#ifdef LOMA_KNOWN
+  constexpr int64_t kShort = int64_t(1) << 31;
+  if (count <= kShort) return run([](int64_t p) { return within(p, kShort); });
+#endif
+  run([](int64_t p) { return p; });
+}
+
 template <typename number>
 struct Same {
   using type = number;

@@ -43,11 +43,15 @@ inline void statement(const Grid& grid, int64_t row, const Body& body) {
     int64_t p = int64_t(blockIdx.x) * kTeams + threadIdx.x / kTeam;
     if constexpr (kTeam > 1) {
       for (; p < count; p += all) staged(grid, body, p, Lanes<kTeam>());
-    } else if (LOMA_STAGE == 0 && grid.beside > 1 && row % kBeside == 0) {
-      for (; p < count / kBeside; p += all) side_by_side(p, body);
     } else {
+      bounded(count, [&](const auto& at) {
+        if (LOMA_STAGE == 0 && grid.beside > 1 && row % kBeside == 0) {
+          for (; p < count / kBeside; p += all) side_by_side(at(p), body);
+        } else {
 #pragma unroll 4
-      for (; p < count; p += all) staged(grid, body, p, Alone());
+          for (; p < count; p += all) staged(grid, body, at(p), Alone());
+        }
+      });
     }
   }
 }
@@ -62,13 +66,15 @@ template <typename number, typename Body>
 inline void adding(const Grid& grid, int64_t row, const Body& body) {
   const int64_t count = grid.count, all = int64_t(gridDim.x) * kTeams;
   int64_t p = int64_t(blockIdx.x) * kTeams + threadIdx.x / kTeam;
-  if (grid.beside > 1 && row % kBeside == 0) {
-    for (; p < count / kBeside; p += all) {
-      added<number, kBeside>([&](int k) { return Neighbour{p * kBeside, k}; }, body);
+  bounded(count, [&](const auto& at) {
+    if (grid.beside > 1 && row % kBeside == 0) {
+      for (; p < count / kBeside; p += all) {
+        added<number, kBeside>([&](int k) { return Neighbour{at(p) * kBeside, k}; }, body);
+      }
+    } else {
+      for (; p < count; p += all) body(at(p), Alone());
     }
-  } else {
-    for (; p < count; p += all) body(p, Alone());
-  }
+  });
 }
 
 }  // namespace loma

@@ -8,7 +8,6 @@ namespace {
 constexpr int64_t kFull = 1 << 17;  // threads that fill a GPU
 constexpr int64_t kFew = 1 << 16;   // below that many a reduction's steps are shared by blocks, too
 constexpr int kBlock = 256, kWarp = 32;
-constexpr int kSeveral = 4;  // as device/several.h has it
 constexpr int kMostTeam = 512, kMostThreads = 1024;
 constexpr int64_t kLong = 1024;       // steps of an iteration that are worth a block
 constexpr int kSideBySide = 32;       // iterations whose reads are one
@@ -60,6 +59,14 @@ int64_t teams_beside(int64_t count, int64_t team) {
   return teams;
 }
 
+// How many sums a thread has, of an axis of that extent, as device/several.h has them.
+int sums_beside(int64_t count, int64_t extent) {
+  for (const int number : {4, 3, 2}) {
+    if (extent % number == 0 && count >= number * kFull) return number;
+  }
+  return 1;
+}
+
 }  // namespace
 
 Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits, int beside,
@@ -78,9 +85,7 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
     }
   }
   if (inner <= 1 && count >= beside * kFull) g.beside = beside;
-  if (inner > 1 && g.team == 1 && several > 0 && several % kSeveral == 0 && count >= kSeveral * kFull) {
-    g.beside = kSeveral;
-  }
+  if (inner > 1 && g.team == 1 && several > 0) g.beside = sums_beside(count, several);
   g.blocks = blocks_for(count, g.threads / g.team * g.beside, kMostBlocks);
   const int64_t threads = count * g.team;
   if (splits && threads < kFew) {
