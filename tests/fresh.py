@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType, TracebackType
 
 # variables that are read at the start, but PYTHONPATH, which the server leaves to its processes
 _AT_START = re.compile("(OMP|GOMP|KMP|MKL|LD|MALLOC|LC|TORCH|PYTORCH|CUDA|PYTHON(?!PATH))_?|LANG")
@@ -192,8 +193,14 @@ def _prepare(request: dict[str, object]) -> list[str]:
     return words
 
 
+def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """As Python does at the end of a program: without the frames of this file and of ``runpy``."""
+    while trace and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    sys.__excepthook__(kind, error.with_traceback(trace), trace)
+
+
 def _main() -> None:
-    import builtins
     import gc
     import runpy
 
@@ -202,14 +209,14 @@ def _main() -> None:
     gc.collect()
     gc.freeze()
     words = _prepare(_serve(socket.socket(fileno=int(sys.argv[1]))))
-    own = sys.modules["__main__"].__dict__
+    sys.excepthook = _report
     if words[0] == "-c":
         sys.argv = ["-c", *words[2:]]
         sys.path.insert(0, "")
         code = compile(words[1], "<string>", "exec")
-        own.clear()
-        own |= {"__name__": "__main__", "__builtins__": builtins}
-        exec(code, own)
+        program = ModuleType("__main__")
+        sys.modules["__main__"] = program
+        exec(code, program.__dict__)
     elif words[0] == "-m":
         sys.argv = words[1:]
         sys.path.insert(0, os.getcwd())
