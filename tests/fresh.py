@@ -13,6 +13,7 @@ import atexit
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -37,8 +38,7 @@ class Process:
         for end in (output[1], errors[1]):
             os.close(end)
         other.close()
-        self._told = own.makefile("rw")
-        own.close()  # the file keeps it
+        self._socket, self._told = own, own.makefile("rw")
         self._told.write(json.dumps(request) + "\n")
         self._told.flush()
         self.pid = int(self._told.readline())
@@ -65,11 +65,26 @@ class Process:
         self.wait()
         return read[0], read[1]
 
-    def wait(self) -> int:
+    def poll(self) -> int | None:
+        """How the process has ended, if it has."""
+        ended = self.returncode is not None or select.select([self._socket], [], [], 0)[0]
+        return self.wait() if ended else None
+
+    def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
+            if not select.select([self._socket], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("a process", timeout or 0)
             self.returncode = os.waitstatus_to_exitcode(int(self._told.readline()))
             self._told.close()
+            self._socket.close()
         return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 _servers: list[tuple[socket.socket, subprocess.Popen[bytes]]] = []
