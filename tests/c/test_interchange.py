@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import fresh
 import pytest
 import torch
 from torch import Tensor, nn
@@ -167,13 +166,10 @@ def test_an_exported_file_runs_in_another_process(tmp_path: Path) -> None:
     images = [batch(1)[0], batch(6)[0]]
     torch.export.save(exported(net), tmp_path / "capsnet.pt2")
     torch.save(images, tmp_path / "images.pt")
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_EXPORTED, "capsnet.pt2", "images.pt", "results.pt"],
+    done = fresh.run(
+        ["-c", RUN_EXPORTED, "capsnet.pt2", "images.pt", "results.pt"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     results = torch.load(tmp_path / "results.pt", weights_only=True)

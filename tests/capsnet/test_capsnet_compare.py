@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import fresh
 import pytest
 import torch
 
@@ -46,9 +45,9 @@ def test_a_broken_rule_is_found(tmp_path: Path) -> None:
         "LOMA_CACHE_DIR": str(own),
         "PYTHONPATH": str(ROOT),
     }
-    command = [sys.executable, str(program), "compare", "--json"]
+    command = [program, "compare", "--json"]
     command += ["--function", "lengths", "--function", "reconstruction_loss"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = fresh.run(command, env=environment)
     assert done.returncode == 1, done.stderr
     assert done.stdout, done.stderr
     wrong = [item for item in json.loads(done.stdout)["comparisons"] if not item["ok"]]

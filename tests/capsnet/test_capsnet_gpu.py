@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import fresh
 import pytest
 import shared_training
 import torch
@@ -163,10 +162,8 @@ def test_training_by_a_gpus_kernels(tmp_path: Path) -> None:
     expected = shared_training.trained("loma", Job(), tmp_path / "own")
     support = ROOT / "tests" / "support"
     path = os.pathsep.join(map(str, (ROOT, support, support / "cuda_shim")))
-    command = [sys.executable, "-c", ON_SHIM, str(tmp_path / "shim"), str(tmp_path / "result.pt")]
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
-    )
+    command = ["-c", ON_SHIM, tmp_path / "shim", tmp_path / "result.pt"]
+    done = fresh.run(command, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 0, done.stderr
     found = torch.load(tmp_path / "result.pt")
     for own, wanted in zip(found["gradients"], expected["gradients"], strict=True):

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psutil
+import fresh
 import pytest
 import shared_training
 import torch
@@ -30,6 +31,14 @@ LONG = 300.0  # seconds; for machines that do something else, too
 BATCH = 4
 TRAIN = ["-m", "capsnet_loma", "train", "--engine", "pytorch", "--network", "tiny",
          "--batch", str(BATCH), "--checkpoint-every", "2"]  # fmt: skip
+
+# The same in a process that has torch already; its own threads compute nothing.
+TORCHRUN = """
+import os, sys
+from torch.distributed.run import main
+os.environ["OMP_NUM_THREADS"] = "1"
+main(sys.argv[1:])
+"""
 
 
 @contextmanager
@@ -56,15 +65,17 @@ def started(processes: int, *command: str) -> Iterator[subprocess.Popen[str]]:
 
 def run(processes: int, *command: str) -> tuple[int, str, str]:
     """Exit code, standard output, and standard error without what torchrun writes."""
-    with started(processes, *command) as process:
-        return finished(process)
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    words = ["--standalone", "--nproc-per-node", processes, *command]
+    return finished(fresh.start(["-c", TORCHRUN, *words], {**os.environ, "PYTHONPATH": path}))
 
 
-def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def finished(process: subprocess.Popen[str] | fresh.Process) -> tuple[int, str, str]:
     output, errors = process.communicate(timeout=LONG)
     # torchrun logs with a letter and a date, and ends with a traceback of its own and a summary.
     own = re.split(r"^Traceback ", errors, maxsplit=1, flags=re.MULTILINE)[0]
     lines = own.splitlines(keepends=True)
+    assert process.returncode is not None
     return process.returncode, output, "".join(x for x in lines if not re.match(r"[WE]\d{4} ", x))
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import fresh
 import pytest
 from scalar_oracle import Scalars, close
 
@@ -18,10 +19,7 @@ EXAMPLES = ROOT / "examples"
 
 def run(name: str, folder: Path, *options: object) -> str:
     """What the script prints; it writes into ``folder``."""
-    command = [sys.executable, EXAMPLES / f"{name}.py", "--output", folder, *options]
-    done = subprocess.run(
-        [*map(str, command)], cwd=folder, capture_output=True, text=True, check=False
-    )
+    done = fresh.run([EXAMPLES / f"{name}.py", "--output", folder, *options], cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
+import fresh
 import pytest
 import torch
 from click.testing import CliRunner
@@ -169,12 +168,7 @@ def test_a_program_from_the_cache_warns_again(tmp_path: Path) -> None:
         f"loma.compile({MISSPELT!r})\nprint(len(built))\n",
         encoding="utf-8",
     )
-    runs = [
-        subprocess.run(
-            [sys.executable, script], capture_output=True, text=True, cwd=ROOT, check=True
-        )
-        for _ in range(2)
-    ]
+    runs = [fresh.run([script], cwd=ROOT, check=True) for _ in range(2)]
     assert runs[1].stdout == "0\n"
     for run in runs:
         assert f"{script}:6: UserWarning: {REPORT}\n" in run.stderr
@@ -205,13 +199,7 @@ def program(tmp_path: Path) -> Path:
 def test_commands_show_warnings(program: Path, command: str) -> None:
     words = command.replace("FILE", str(program)).split()
     for _ in range(2):  # also when it comes from the cache
-        run = subprocess.run(
-            [sys.executable, "-m", "loma", *words],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            check=False,
-        )
+        run = fresh.run(["-m", "loma", *words], cwd=ROOT)
         assert run.returncode == 0, run.stderr
         assert run.stderr.count(REPORT.replace("<text>", str(program))) == 1
         assert run.stderr.count("arning: ") == 1

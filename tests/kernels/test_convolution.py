@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fresh
 import pytest
 import torch
 from click.testing import CliRunner
@@ -451,8 +452,7 @@ assert tuning.choices() == [known]
         Path(private).mkdir()
         Path(private).chmod(0o1777)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "LOMA_CACHE_DIR": COMPILED}
-        command = [sys.executable, "-W", "ignore", "-c", code, PROGRAM, cache_dir, private]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        done = fresh.run(["-c", code, PROGRAM, cache_dir, private], env=environment)
         assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -583,9 +583,8 @@ thread.join()
 sys.exit(any(os.waitpid(child, 0)[1] for child in children))
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LOMA_CACHE_DIR": COMPILED}
-    command = [sys.executable, "-W", "ignore", "-c", code, PROGRAM, str(tmp_path / "cache")]
-    done = subprocess.run(command, env=environment, timeout=120)
-    assert done.returncode == 0
+    done = fresh.run(["-c", code, PROGRAM, tmp_path / "cache"], env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 # ---------------------------------------------------------------------------- switch, command line

@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import fresh
 import torch
 from idx_files import write_folder
 
@@ -37,20 +37,15 @@ def arguments(data: Path, output: Path, *options: str) -> list[str]:
 
 def start(
     words: Sequence[str], code: str = "", environment: Mapping[str, str] | None = None
-) -> subprocess.Popen[str]:
+) -> fresh.Process | subprocess.Popen[str]:
     """``capsnet-loma`` in a process of its own, in which ``code`` runs first."""
     program = (
         f"import sys\n{code}\nfrom capsnet_loma.commands.cli import main\n"
         "main(prog_name='capsnet-loma')"
     )
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path, **(environment or {})},
-    )
+    variables = {**os.environ, "PYTHONPATH": path, **(environment or {})}
+    return fresh.start(["-c", program, *words], variables)
 
 
 def rows(output: Path) -> list[dict[str, str]]:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fresh
 import pytest
 
 import loma
@@ -115,7 +116,7 @@ def use(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Use]:
     prepared = tmp_path_factory.mktemp("prepared")
     module = loma.compile(PROGRAM)
     kernel = {**os.environ, "PYTHONPATH": str(ROOT), "LOMA_SPECIALISATIONS": "8"}
-    subprocess.run([sys.executable, "-c", KERNEL], env=kernel, check=True)
+    fresh.run(["-c", KERNEL], env=kernel, check=True)
     (found,) = {folder for _, folder in specialise._known(module.__folder__)}
     files = [module.__folder__ / name for name in ("module.so", toolchain.MEMORY_LIBRARY)]
     for path in (*files, found / toolchain.KERNELS_FILE):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fresh
 import pytest
 
 from conftest import ROOT
@@ -21,8 +22,7 @@ PEERS = {EAGER, KEEPING, COMPILE, LOMA}
 
 
 def script(name: str, *args: str) -> str:
-    command = [sys.executable, str(FOLDER / f"{name}.py"), *args]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    done = fresh.run([FOLDER / f"{name}.py", *args], cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fresh
 import pytest
 import torch
 
@@ -68,11 +68,9 @@ def run(code: str, **environment: str) -> str:
     """What a Python process of its own prints; PROGRAM and SIZE are known there."""
     head = f"import gc, os, sys, torch, loma\nPROGRAM = {PROGRAM!r}\nSIZE = {SIZE}\n"
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", head + textwrap.dedent(code)],
+    done = fresh.run(
+        ["-c", head + textwrap.dedent(code)],
         env={**os.environ, "PYTHONPATH": paths, **environment},
-        capture_output=True,
-        text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import fresh
 import pytest
 import torch
 
@@ -192,13 +191,10 @@ def test_an_exported_program_is_found_again_by_another_version(tmp_path: Path) -
     torch.export.save(exported, tmp_path / "layer.pt2")
     source = tmp_path / "renamed.loma"
     source.write_text(DOUBLE)
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(source), "layer.pt2"],
+    done = fresh.run(
+        ["-c", LOAD, source, "layer.pt2"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str([3.0] * 5)

@@ -8,12 +8,11 @@ import io
 import itertools
 import os
 import pickle
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import fresh
 import pytest
 import torch
 from torch import Tensor, nn
@@ -365,10 +364,7 @@ def digest_of_steps() -> int:
 @pytest.mark.cpu
 def test_no_kernel_for_known_sizes_takes_over() -> None:
     environment = {**os.environ, "LOMA_SPECIALISATIONS": "8"}
-    command = [sys.executable, "-c", SPECIALISED]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
+    done = fresh.run(["-c", SPECIALISED], cwd=ROOT, env=environment, check=True)
     assert done.stdout.split() == [str(digest_of_steps()), "True", "[]"]
 
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import fresh
 import pytest
 
 import loma
@@ -89,15 +90,12 @@ def nothing_is_known() -> None:
 
 def start(
     code: str, thresholds: tuple[int, float, float] = (2, 0.0, 0.0), **environment: str
-) -> subprocess.Popen[str]:
+) -> fresh.Process | subprocess.Popen[str]:
     head = f"PROGRAM, THRESHOLDS = {PROGRAM!r}, {thresholds}"
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
-        [sys.executable, "-c", f"{head}\n{HEAD}\n{code}"],
+    return fresh.start(
+        ["-c", f"{head}\n{HEAD}\n{code}"],
         env={**os.environ, "PYTHONPATH": paths, "LOMA_SPECIALISATIONS": "8", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
     )
 
 

@@ -4,13 +4,12 @@ inside the compiler. A defect of the compiler keeps them all."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fresh
 import pytest
 import torch
 
@@ -37,13 +36,7 @@ def g(x : In[float]) -> float:
 def _run(*arguments: str | Path, **variables: str) -> str:
     """What Python prints to standard error and output, with these arguments."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    run = subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": path, **variables},
-    )
+    run = fresh.run(arguments, env={**os.environ, "PYTHONPATH": path, **variables})
     assert run.returncode == 1
     return run.stderr + run.stdout
 

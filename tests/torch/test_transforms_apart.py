@@ -4,14 +4,13 @@ linearize, and Out arguments that lie beside others."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fresh
 import pytest
 import torch
 from torch import Tensor
@@ -112,6 +111,8 @@ def test_threads(program: loma.LomaModule) -> None:
 
 
 _PROCESS = """
+import warnings
+warnings.simplefilter("error", UserWarning)
 import torch, loma
 from torch.func import grad, vmap
 m = loma.compile("def cubed(x : In[Tensor[N]]) -> Tensor[N]:\\n    return x * x * x\\n")
@@ -130,12 +131,7 @@ def test_two_processes_make_the_same(tmp_path: Path) -> None:
     environment["PYTHONPATH"] = str(Path(loma.__file__).parent.parent)
     text = _PROCESS.replace("cubed", f"cubed_{os.getpid()}")
     running = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error::UserWarning", "-c", text],
-            cwd=tmp_path, env=environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
-        for _ in range(2)
+        fresh.start(["-c", text], cwd=tmp_path, env=environment) for _ in range(2)
     ]  # fmt: skip
     expected = str((3 * torch.arange(6.0).reshape(2, 3) ** 2).tolist())
     for process in running:

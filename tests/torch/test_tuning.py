@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import fresh
 import pytest
 from click.testing import CliRunner
 from conftest import ROOT
@@ -63,11 +62,9 @@ def prefer(kind):
 def run(folder: Path, code: str) -> str:
     """What a process of its own prints."""
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.run(
-        [sys.executable, "-c", f"PROGRAM = {PROGRAM!r}\nFOLDER = {str(folder)!r}\n{HEAD}\n{code}"],
+    process = fresh.run(
+        ["-c", f"PROGRAM = {PROGRAM!r}\nFOLDER = {str(folder)!r}\n{HEAD}\n{code}"],
         env={**os.environ, "PYTHONPATH": paths, "LOMA_SPECIALISATIONS": "8"},
-        capture_output=True,
-        text=True,
         timeout=500,
     )
     assert process.returncode == 0, process.stderr[-3000:]
