@@ -20,7 +20,7 @@
 #include <vector>
 
 #include <ATen/Parallel.h>
-#include <torch/csrc/jit/serialization/pickle.h>
+#include <ATen/core/ivalue.h>
 
 #include "convolution.h"
 #include "decoder.h"
@@ -30,6 +30,11 @@
 #include "primary.h"
 #include "reconstruction_loss.h"
 #include "squash.h"
+
+// As in torch/csrc/jit/serialization/pickle.h, which takes a compiler twelve seconds to read.
+namespace torch::jit {
+TORCH_API c10::IValue pickle_load(const std::vector<char>& data);
+}
 
 namespace {
 

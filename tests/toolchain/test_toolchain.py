@@ -279,6 +279,8 @@ def test_a_program_without_python(tmp_path: Path) -> None:
     assert "libpython" not in linked
     assert "libtorch_python" not in linked
 
+    # what begins with the runtime's header has all of it precompiled
+    main.write_text(f'#include "prelude.h"\n{main.read_text()}')
     double = toolchain.build_executable(sources, tmp_path / "double", "double")
     run = subprocess.run([double], capture_output=True, text=True)
     assert run.returncode != 0
