@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from loma.backends.cfamily import syntax as c
-from loma.backends.cfamily.context import Captured, CppContext, HostWriter
+from loma.backends.cfamily.context import Captured, HostWriter
 from loma.backends.cfamily.cpp import ELEMENTS, scalar_type
 from loma.backends.cfamily.device import DeviceNode
 from loma.backends.cfamily.loops import iterations, write_check
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
+from loma.backends.cuda import texts
 from loma.backends.cuda.iterations import ITERATION, joined_indices, with_joined
 from loma.backends.cuda.pairs import write_either, write_pairs
-from loma.backends.cuda.print import SeveralText, ThreadText, adds
+from loma.backends.cuda.print import SeveralText, ThreadText
 from loma.backends.cuda.registers import in_registers, meets
 from loma.backends.cuda.serial import write_in_place, write_serial
-from loma.backends.cuda import texts
 from loma.backends.cuda.start import Start, dedented
 from loma.backends.cuda.sweeps import write_sweep
 from loma.backends.lowering.index_statements import COUNTER
@@ -83,7 +83,7 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
     body = Writer(1)
     body.line("[[maybe_unused]] loma::Outside outside_(grid_);")
     with context.capturing(Captured(frozenset())) as captured:
-        row = _row(context, tree)
+        row = _row(text, tree)
         head = f"[&](const {_kind(tree, row)} {counter}, [[maybe_unused]] const auto& part_)"
         given = "grid_" if row is None else f"grid_, {c.item_text(row)}"
         how = _adding(tree) if text.adds else "statement"
@@ -270,7 +270,7 @@ def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
     counter = text.local(tree.counter)
     inside = Writer()
     text.nodes(inside, tree.body)
-    count, row = iterations(context, tree), _row(context, tree)
+    count, row = iterations(context, tree), _row(text, tree)
     inner = c.number(1) if tree.team is None else context.ints(tree.team.extent)
     head = f"[&](const {_kind(tree, row)} {counter}, [[maybe_unused]] const auto& part_)"
     given = c.list_text((count, inner if row is None else row))
@@ -289,7 +289,7 @@ def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
         write_check(owner.writer, context, check)
 
 
-def _row(context: CppContext, tree: Parallel) -> c.Expression | None:
+def _row(text: ThreadText, tree: Parallel) -> c.Expression | None:
     """The length of the axis along which iterations are in order, if a thread is to take some of
     them side by side: where each is a few steps without a loop, which would read other places in
     turn. What an iteration changes the compiler does not read for several at once, unless that is
@@ -297,7 +297,7 @@ def _row(context: CppContext, tree: Parallel) -> c.Expression | None:
     inside = list(nodes(tree.body))
     if tree.row is None or any(isinstance(node, Loop | AllReduce) for node in inside):
         return None
-    return context.ints(tree.row) if adds(tree) or not _changes(inside) else None
+    return text.context.ints(tree.row) if text.adds or not _changes(inside) else None
 
 
 def _adding(tree: Parallel) -> str:

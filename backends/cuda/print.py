@@ -19,7 +19,7 @@ from loma.core.ir import (
 from loma.core.walk import walk
 
 
-def adds(tree: Parallel) -> bool:
+def _adds(tree: Parallel) -> bool:
     """Whether an iteration does no more than add to one element, after it found out what."""
     *before, last = tree.body
     if not (
@@ -46,7 +46,7 @@ class ThreadText(LoopText):
         self._inside = context.captured is not None and context.looked_up is None
         self._written = {var.name for var in tree.writes}
         self._has_team = isinstance(tree, Parallel) and tree.team is not None
-        self.adds = isinstance(tree, Parallel) and not self.alike and adds(tree)
+        self.adds = isinstance(tree, Parallel) and not self.alike and _adds(tree)
         self._slots = 0  # of the reductions so far, where their parts go
         super().__init__(context, tree.writes)
 

@@ -10,7 +10,7 @@ from loma.backends.schedule.access import Access, Loop
 from loma.backends.schedule.ir import (
     Accumulator, AllReduce, Let, Loop as LoopNode, Node, Store, dtype_of,
 )  # fmt: skip
-from loma.backends.schedule.walk import expressions
+from loma.backends.schedule.walk import expressions, nodes
 from loma.core import sizes
 from loma.core.ir import Binary, Builtin, Expr, Index, IntType, TensorType, Unary, Var
 from loma.core.walk import free_variables
@@ -54,9 +54,7 @@ def takes_several(body: Sequence[Node], axis: str) -> bool:
     """Whether all that an iteration computes of the axis is affine in it, or sums of products of
     what it reads there."""
     depends = {axis}
-    pending = list(body)
-    while pending:
-        node = pending.pop(0)
+    for node in nodes(body):
         match node:
             case Let(var, value):
                 if not _computed(value, depends):
@@ -68,7 +66,6 @@ def takes_several(body: Sequence[Node], axis: str) -> bool:
             case LoopNode(without=None):
                 if any(free_variables(e) & depends for e in expressions(node)):
                     return False
-                pending = [*node.body, *pending]
             case Store(place, kind, value, None):
                 if kind not in ("set", "sum") or not _computed(value, depends):
                     return False

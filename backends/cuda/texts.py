@@ -13,9 +13,8 @@ _FILES = (
     "cuda/device/checks.h", "cuda/device/containers.h", "cuda/device/device.h",
     "cuda/device/divide.h", "cuda/device/grid.h", "cuda/device/matrix_units.h",
     "cuda/device/pairs.h", "cuda/device/parts.h", "cuda/device/places.h", "cuda/device/reduce.h",
-    "cuda/device/several.h",
-    "cuda/device/statement.h", "cuda/device/std.h", "cuda/device/sweep.h", "cuda/device/team.h",
-    "cuda/device/values.h",
+    "cuda/device/several.h", "cuda/device/statement.h", "cuda/device/std.h",
+    "cuda/device/sweep.h", "cuda/device/team.h", "cuda/device/values.h",
     "cuda/device/vector_math.h",
 )  # fmt: skip
 _STANDARD = {

@@ -65,14 +65,6 @@ inline void bounded(int64_t count, const Run& run) {
   run([](int64_t p) { return p; });
 }
 
-template <typename number>
-struct Same {
-  using type = number;
-};
-// The type by itself, which nothing is deduced from.
-template <typename number>
-using same = typename Same<number>::type;
-
 // A thread by itself.
 struct Alone {
   static int64_t first(int64_t low) { return low; }
@@ -82,8 +74,8 @@ struct Alone {
   template <typename Kind = Best, int slot = 0, typename number>
   static void all_reduce(number&) {}
   static constexpr bool leads() { return true; }
-  template <typename number>
-  static void add(number& place, same<number> value) {
+  template <typename number, typename Value>
+  static void add(number& place, Value value) {
     place += value;
   }
 };

@@ -13,7 +13,7 @@ round is one of the program's. Where such statements begin a round,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 from loma.core import builder as b, sizes
@@ -24,8 +24,8 @@ from loma.core.ir import (
     Stmt, Var, While, replace,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, expressions, free_variables, map_blocks, map_tensor_functions, needed_places,
-    statements, subscript_variables, walk,
+    blocks, expressions, free_variables, map_blocks, map_tensor_functions, mentioned_names,
+    needed_places, statements, subscript_variables, walk,
 )  # fmt: skip
 from loma.passes.canonical.recurrences.rotation import rotated
 from loma.passes.liveness import CallModes, Liveness
@@ -94,14 +94,19 @@ class _Rounds:
         """The loop, ``live`` being what is read behind it."""
         first: list[Stmt] = []
         rest: list[Stmt] = []
+        mentioned, changing = set[str](), set[str]()  # by the statements that stay, so far
         for stmt in reversed(loop.body):
             kept, before = self._alive(stmt, live)
-            if not kept and self._moves(stmt, first):
+            names, writes = mentioned_names((stmt,)), written((stmt,), self._functions)
+            apart = writes.isdisjoint(mentioned) and names.isdisjoint(changing)
+            if not kept and apart and self._may_not_run(stmt):
                 live = before
                 rest.insert(0, stmt)
             else:
-                live = before if kept else before | _names(stmt)
+                live = before if kept else before | names
                 first.insert(0, stmt)
+                mentioned |= names
+                changing |= writes
         changed = written(loop.body, self._functions)
         if (
             not first
@@ -117,15 +122,8 @@ class _Rounds:
             follows = b.binary("<", b.binary("+", counter, IntConst(1)), loop.extent)
         return replace(loop, body=(*first, If(follows, tuple(rest), (), rest[0].span)))
 
-    def _moves(self, stmt: Stmt, behind: Sequence[Stmt]) -> bool:
-        """Whether a statement may run after those that stand behind it, and only sometimes."""
-        if isinstance(stmt, Declare) or not self._is_safe(stmt, self._extents):
-            return False
-        own, writes = _names(stmt), set(written((stmt,), self._functions))
-        return all(
-            writes.isdisjoint(_names(other)) and own.isdisjoint(written((other,), self._functions))
-            for other in behind
-        )
+    def _may_not_run(self, stmt: Stmt) -> bool:
+        return not isinstance(stmt, Declare) and self._is_safe(stmt, self._extents)
 
     def _is_safe(self, stmt: Stmt, around: Mapping[str, Expr]) -> bool:
         """Whether a statement cannot fail: all elements are there, and it calls nothing."""
@@ -145,12 +143,6 @@ class _Rounds:
             )
             and all(self._is_safe(one, extents) for block in blocks(stmt) for one in block)
         )
-
-
-def _names(stmt: Stmt) -> set[str]:
-    """What a statement, with its blocks, mentions."""
-    inside = statements((stmt,))
-    return {name for one in inside for e in expressions(one) for name in free_variables(e)}
 
 
 def _adds_up(stmt: Stmt, counter: str) -> bool:
