@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, HostWriter, data, statement_text
@@ -89,6 +89,8 @@ class Start:
         kernel.extend([f"  LOMA_EXCHANGED({name});" for name in self._exchanged])
         kernel.extend(body.lines)
         kernel.line("}")
+        if self._context.serves_lists:
+            kernel.line(f"LOMA_LISTS({self.name})")
         text = before + kernel.text()
         if "__scalar<" in text:
             text = f"{texts.VALUES}{self._context.helpers}\n\n{text}"
@@ -97,10 +99,9 @@ class Start:
         context = self._context
         line = next((s.span.line for s in self._source if s.span.line), 0)
         line = line_in_file(line) if line else 0
-        context.kernels.append(
-            asdict(Kernel(self.name, text, line, how, len(self._numbers), **facts))
-        )
-        made = f'"{self.name}", R"loma(\n{text}\n)loma"'
+        record = Kernel(self.name, text, line, how, len(self._numbers), **facts)
+        context.kernels.append(asdict(replace(record, lists=context.serves_lists)))
+        made = f'"{self.name}", R"loma(\n{text}\n)loma"' + ", true" * context.serves_lists
         context.loops.append(f"static loma::gpu::Kernel {self.name}({made});")
         writer = self._owner.writer
         writer.declare(f"loma::gpu::Launch launch_({self.name}, sizeof(real));")

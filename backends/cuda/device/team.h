@@ -136,7 +136,7 @@ inline char* private_memory(const Grid& grid) {
     LOMA_DYNAMIC_SHARED(shared);
     return shared + team * bytes;
   } else {
-    return grid.workspace + (int64_t(blockIdx.x) * kTeams + team) * bytes;
+    return grid.workspace + (block(grid) * kTeams + team) * bytes;
   }
 }
 
@@ -144,8 +144,8 @@ template <typename Body>
 inline void iterations(const Grid& grid, const Body& body) {
   char* const memory = private_memory(grid);
   const Team team;
-  const int64_t count = grid.count, all = int64_t(gridDim.x) * kTeams;
-  for (int64_t i = int64_t(blockIdx.x) * kTeams + threadIdx.x / kTeam; i < count; i += all) {
+  const int64_t count = grid.count, all = blocks(grid) * kTeams;
+  for (int64_t i = block(grid) * kTeams + threadIdx.x / kTeam; i < count; i += all) {
     body(i, team, memory);
   }
 }
