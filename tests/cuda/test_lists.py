@@ -68,7 +68,7 @@ def module(asked: Asked) -> Iterator[Any]:
     images.use(former)
 
 
-def mixed(x: Tensor, y: Tensor, z: Tensor, a: float | Tensor) -> tuple[Tensor, Tensor]:
+def mixed(x: Tensor, y: Tensor, z: Tensor, a: float) -> tuple[Tensor, Tensor]:
     h = a * z + x
     y = y + h * h
     return h / (1.0 + y * y), y
@@ -90,8 +90,8 @@ def test_a_number_for_each_position(module: Any) -> None:
     xs, ys, zs = ([torch.randn(s) for s in SHAPES] for _ in range(3))
     numbers = [torch.full((1,) * (k % 3), 0.1 * k) for k in range(len(SHAPES))]
     numbers[4] = numbers[4].double()  # in the dtype of the call in its turn
-    expected = [mixed(*each) for each in zip(xs, ys, zs, map(Tensor.float, numbers), strict=True)]
-    expected = [tuple(t.reshape(x.shape) for t in e) for e, x in zip(expected, xs, strict=True)]
+    each = zip(xs, ys, zs, numbers, strict=True)
+    expected = [mixed(x, y, z, float(number)) for x, y, z, number in each]
     module.mix.each(xs, ys, zs, numbers)
     torch.testing.assert_close(list(zip(xs, ys, strict=True)), expected)
 

@@ -104,6 +104,7 @@ def test_a_graph_of_a_step_takes_the_next_one_each_time(setting: str) -> None:
     steps(other, plain, 2)
     for k, grads in enumerate(gradients(own, 5, seed=4)):
         for param, twin, grad in zip(own, plain, grads, strict=True):
+            assert param.grad is not None
             param.grad.copy_(grad)
             twin.grad = grad.cuda()
         for rate in rates:
