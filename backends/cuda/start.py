@@ -34,6 +34,7 @@ class Start:
         self._params: list[str] = []
         self._pointers: list[str] = []
         self._exchanged: list[str] = []  # pointers to what other threads write between barriers
+        self._elements: list[str] = []  # the numbers that may lie on the device
         self._given: list[str] = []
         self._numbers: dict[str, str] = {}  # which a kernel has last
 
@@ -46,7 +47,8 @@ class Start:
         context = self._context
         if not written and _is_number(context, tensor):
             element = ELEMENTS[dtype_of(tensor)]
-            self._params.append(f"const loma::Number<{element}> {name}")
+            self._params.append(f"const loma::Number<{element}> {name}given_")
+            self._elements.append(f"const loma::Number<{element}> {name} = {name}given_.read();")
             self._given.append(f"launch_.template element<{element}>({context.variable(tensor)});")
             return
         type_, argument = data(context, tensor, written)
@@ -87,6 +89,7 @@ class Start:
             kernel.line(f"  LOMA_NUMBER({k}, {name});")
         kernel.extend([f"  LOMA_POINTER({name});" for name in self._pointers])
         kernel.extend([f"  LOMA_EXCHANGED({name});" for name in self._exchanged])
+        kernel.extend([f"  {line}" for line in self._elements])
         kernel.extend(body.lines)
         kernel.line("}")
         if self._context.serves_lists:

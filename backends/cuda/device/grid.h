@@ -56,6 +56,9 @@ struct Number {
   real value;
 
   real operator[](int64_t) const { return pointer ? *pointer : value; }
+
+  // Read once, before a kernel writes anything: behind a write it would be read again.
+  Number read() const { return {nullptr, (*this)[0]}; }
 };
 
 }  // namespace loma

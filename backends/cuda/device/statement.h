@@ -61,6 +61,20 @@ inline void statement(const Grid& grid, const Body& body) {
   statement(grid, 1, body);
 }
 
+// The same for iterations that change elements of their own: body(p, part, reading(p)).
+template <typename Reading, typename Body>
+inline void owned(const Grid& grid, const Reading& reading, const Body& body) {
+  const int64_t count = grid.count, all = blocks(grid) * kTeams;
+  int64_t p = block(grid) * kTeams + threadIdx.x / kTeam;
+  bounded(count, [&](const auto& at) {
+    for (; p < count - 3 * all; p += 4 * all) {
+      owned<4>([&](int k) { return at(p + k * all); }, reading, body);
+    }
+#pragma unroll 1
+    for (; p < count; p += all) body(at(p), Alone(), reading(at(p)));
+  });
+}
+
 // The same for iterations each of which adds to one place.
 template <typename number, typename Body>
 inline void adding(const Grid& grid, int64_t row, const Body& body) {

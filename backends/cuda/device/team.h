@@ -88,6 +88,20 @@ struct Team {
     team_barrier();
   }
 
+  // The same for iterations that change elements of their own: body(p, part, reading(p)).
+  template <typename Reading, typename Body>
+  void owned(int64_t count, const Reading& reading, const Body& body) const {
+    int64_t p = rank();
+#if LOMA_UNROLL > 1
+    for (; p < count - 3 * kTeam; p += 4 * kTeam) {
+      loma::owned<4>([&](int k) { return within(p + k * kTeam, count); }, reading, body);
+    }
+#endif
+#pragma unroll 1
+    for (; p < count; p += kTeam) body(within(p, count), Alone(), reading(within(p, count)));
+    team_barrier();
+  }
+
   // The same for iterations each of which adds to one place.
   template <typename number, typename Body>
   void adding(int64_t count, int64_t row, const Body& body) const {
