@@ -16,7 +16,8 @@ import pytest
 import torch
 from c_host import CProgram
 from numpy.typing import NDArray
-from reported_scalars import FOLDER, REPORTED, Reported
+from reported import Reported, each, texts
+from reported_scalars import REPORTED
 from scalar_oracle import Scalars, check_adjoint, close, random_floats
 
 import loma
@@ -25,11 +26,8 @@ from loma.ad import differentiate
 from loma.backends.c import Options
 from loma.frontend import parse
 
-CASES = [
-    pytest.param(case, id=f"{case.name}-{[c for c in REPORTED if c.name == case.name].index(case)}")
-    for case in REPORTED
-]
-EACH_CASE = pytest.mark.parametrize("case", CASES)
+TEXTS = texts("scalars")
+EACH_CASE = each(REPORTED)
 
 
 def requests(name: str) -> str:
@@ -39,9 +37,6 @@ def requests(name: str) -> str:
         for of in (name, f"fwd_{name}", f"rev_{name}")
         for prefix in ("fwd", "rev")
     )
-
-
-TEXTS = {case.name: case.text for case in REPORTED}
 
 
 @functools.cache
@@ -104,7 +99,9 @@ class Autograd:
 
 
 def _outs(case: Reported) -> Iterator[bool]:
-    head = case.text.rsplit(f"def {case.name}(", 1)[1].partition("):")[0].partition(") ->")[0]
+    head = (
+        TEXTS[case.name].rsplit(f"def {case.name}(", 1)[1].partition("):")[0].partition(") ->")[0]
+    )
     return ("Out[" in part for part in head.split(" : ")[1:])
 
 
@@ -115,13 +112,14 @@ def moves(program: Scalars, case: Reported) -> list[bool]:
 
 
 def test_every_program_is_here() -> None:
-    assert sorted(TEXTS) == sorted(path.stem for path in FOLDER.glob("*.loma"))
+    assert set(TEXTS) == {case.name for case in REPORTED}
 
 
 @EACH_CASE
 def test_values_and_gradients(program: Scalars, case: Reported) -> None:
     right = Autograd(case)
     values = program.run(case.name, case.args)
+    assert np.isfinite(values).all()
     close(values, right.results.detach().numpy(), 1e-12, "values")
     weights = random_floats(values.size, 1)
     expected = right.gradient(right.results @ torch.from_numpy(weights)).detach().numpy()
@@ -176,7 +174,7 @@ def _directions(
             yield next(left) if param.name in own else 0.0
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.values[0].known is not None])
+@each(REPORTED, known=True)
 def test_called_from_python(case: Reported) -> None:
     pairs = list(zip(case.args, _outs(case), strict=True))
     ins = [arg for arg, is_out in pairs if not is_out]
