@@ -1,7 +1,7 @@
 """Programs of the scalar layer whose gradients other systems were reported to get wrong.
 
 Arguments are numbers and lists. An ``Out`` argument is a list of zeros, which the reference
-ignores: it has the argument's final value as a result. ``known`` gradients are flat, one after the other.
+ignores: it has the argument's final value as a result. ``known`` gradients are flat.
 """
 
 from __future__ import annotations
