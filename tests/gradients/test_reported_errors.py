@@ -47,10 +47,13 @@ def compiled(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("backend", COMPILERS)
 @pytest.mark.parametrize("changed", [0, 1])
-def test_an_argument_that_changed(module: Any, backend: str, changed: int) -> None:
+def test_an_argument_that_changed(
+    module: Any, request: pytest.FixtureRequest, backend: str, changed: int
+) -> None:
     """Without the change the gradients are those of torch's own product."""
+    device = "cuda" if request.config.getoption("--device") == "cuda" else "cpu"
     product = compiled(lambda x, w: module.pytorch_197887(x, w), backend)
-    args = [torch.randn(2, 3), torch.randn(3, 4)]
+    args = [torch.randn(2, 3, device=device), torch.randn(3, 4, device=device)]
     args[1 - changed].requires_grad_()
     y = product(*args)
     (gradient,) = torch.autograd.grad(y.sum(), args[1 - changed], retain_graph=True)
