@@ -14,6 +14,7 @@ from reported import texts
 from torch import Tensor
 
 import loma
+from conftest import ROOT
 from loma import errors
 from loma.ad import differentiate
 from loma.frontend import parse
@@ -32,6 +33,12 @@ CHANGED = "modified by an inplace operation"
 @pytest.fixture(scope="module")
 def module() -> Any:
     return loma.compile(TEXTS["pytorch_197887"] + TEXTS["pytorch_188084"] + OVERWRITTEN)
+
+
+def test_every_program_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "gradients.md").read_text(encoding="utf-8")
+    names = {*TEXTS, *texts("scalars")} - {"warp_1740_steps"}
+    assert [name for name in sorted(names) if f"`{name}`" not in page] == []
 
 
 COMPILERS = [
