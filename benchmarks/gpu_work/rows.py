@@ -46,7 +46,8 @@ class Settings:
 @dataclass(slots=True)
 class Row:
     """``times``: milliseconds of the forms; ``errors``: of their results, relative; ``notes``: why
-    a form was not run. ``size``: the fewest bytes that have to be moved."""
+    a form was not run; ``memory``: bytes that a call takes beyond its arguments, where that is
+    measured. ``size``: the fewest bytes that have to be moved."""
 
     key: str
     title: str
@@ -55,6 +56,7 @@ class Row:
     times: dict[str, float] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
     probe: Call | None = None  # loma's call, whose launches are looked at in the end
 
     def best(self, own: bool) -> str | None:
@@ -79,6 +81,7 @@ class Row:
         return {
             "key": self.key, "title": self.title, "goal": self.goal, "bytes": self.size,
             "milliseconds": self.times, "errors": self.errors, "notes": self.notes,
+            "memory": self.memory,
             "loma": self.best(True), "peer": self.best(False), "ratio": self.ratio(),
             "bytes a second": bandwidth,
             "share of copy": bandwidth / copy if bandwidth and copy else None,
@@ -198,9 +201,13 @@ class Measuring:
         self.inputs = inputs
         self.forms: dict[str, Form] = {}
         self.tolerance = max(work.tolerance, 3e-3 if settings.tf32 else 0.0)
-        reference = next(iter(work.peers.values()))
-        call: Any = call_of(which, reference, inputs[0].exact())
-        self.exact = [part.detach() for part in call()]
+        self.exact = self.reference()
+
+    def reference(self) -> list[Tensor]:
+        """What the first peer gives in float64."""
+        function = next(iter(self.work.peers.values()))
+        call: Any = call_of(self.which, function, self.inputs[0].exact())
+        return [part.detach() for part in call()]
 
     def add(self, name: str, function: Function, inputs: Sequence[Inputs] | None = None) -> None:
         """The form, if its results are right; else a note."""
