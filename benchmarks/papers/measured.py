@@ -46,6 +46,7 @@ SIZE = whole(Whole(1, 1 << 24))
 SPARE = 0.85  # of the memory that is free, what a row may take
 BUDGET = {"cpu": 240.0, "cuda": 140.0}  # seconds, after which nothing is compiled by torch
 SAMPLE_SECONDS = 0.02
+NONE = specialise.Thresholds(calls=10**9)  # the kernels for all sizes are enough
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -87,7 +88,8 @@ class Session:
 
     def add(self, row: Row) -> None:
         self.report.add(row)
-        clear(self.device)
+        if self.settings.compile:
+            clear(self.device)
 
 
 def begin(options: argparse.Namespace, names: Sequence[str]) -> Session:
@@ -102,7 +104,9 @@ def begin(options: argparse.Namespace, names: Sequence[str]) -> Session:
     if device == "cpu" and not options.quick and not keeping.items() <= os.environ.items():
         sys.stdout.flush()
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **keeping})
-    prepare(options.threads)
+    prepare(1 if options.quick else options.threads)
+    if options.quick:
+        specialise.use(NONE)
     rounds = options.rounds or (15 if device == "cuda" else 7)
     budget = BUDGET[device] if options.budget is None else options.budget
     settings = Settings(
@@ -118,6 +122,8 @@ def begin(options: argparse.Namespace, names: Sequence[str]) -> Session:
         where = f"{torch.cuda.get_device_name()}, copy at {settings.copy / 1e9:.0f} GB/s"
     report = Report(options.json, settings, f"torch {torch.__version__}, {where}")
     report.say(f"{report.machine}, float32")
+    gc.collect()
+    gc.freeze()  # collecting garbage, which every measurement begins with, passes over modules
     return Session(options, settings, report)
 
 
@@ -189,7 +195,7 @@ def check(work: Work, which: str, settings: Settings) -> dict[str, str]:
         Inputs(on(settings.device, one.args), one.weight.to(settings.device)) for one in inputs
     ]
     m = Measuring(row, work, which, moved, settings, lambda _: None)
-    usual = specialise.use(specialise.Thresholds(calls=10**6))  # no kernels for these sizes
+    usual = specialise.use(NONE)
     try:
         m.add(LOMA, work.own())
     finally:
