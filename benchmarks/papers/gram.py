@@ -107,7 +107,8 @@ class Gram(nn.Module):
 def by_component(channels: Tensor, config: CapsNetConfig) -> Tensor:
     """[types * dim, ...] -> [dim, types, ...], a copy."""
     split = channels.detach().unflatten(0, (config.primary_types, config.primary_dim))
-    return split.transpose(0, 1).contiguous()
+    apart: Tensor = split.transpose(0, 1).contiguous()
+    return apart
 
 
 def squash(s: Tensor) -> Tensor:
