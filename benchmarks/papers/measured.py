@@ -153,12 +153,17 @@ def fingerprint(tensor: Tensor) -> tuple[Tensor, Tensor]:
     return tensor.norm().double().reshape(1), chosen.double()
 
 
-def measure(work: Work, small: Work, which: str, session: Session) -> Row:
-    """The row of one pass: ``small`` is the same work, of sizes at which it is checked. Raises
-    ArithmeticError where loma's results are wrong."""
+def measure(
+    work: Work, small: Work, which: str, session: Session, before: Row | None = None,
+    growth: float = 1.0,
+) -> Row:  # fmt: skip
+    """The row of one pass: ``small`` is the same work, of sizes at which it is checked. ``before``:
+    the row of the same pass at sizes so that this one takes ``growth`` times its memory; what that
+    says will not fit is left out, and of torch.compile only the form that was the fastest there is
+    tried. Raises ArithmeticError where loma's results are wrong."""
     settings = session.settings
     row = Row(f"{work.key} {which}", f"{work.title}: {which}", work.goal)
-    row.notes.update(check(small, which, settings))
+    row.notes.update(check(small, which, settings) if before is None else {})
     if LOMA in row.notes:
         raise ArithmeticError(row.notes[LOMA])
     torch.manual_seed(0)
@@ -166,7 +171,10 @@ def measure(work: Work, small: Work, which: str, session: Session) -> Row:
     row.size = size_of_pass(which, inputs[0])
     m = Compared(row, work, which, inputs, settings, session.say)
     m.tolerance = max(m.tolerance, 1e-3)
-    m.add(LOMA, work.own())
+    if before is not None:
+        row.notes.update(left_out(before, growth, settings))
+    if LOMA not in row.notes:
+        m.add(LOMA, work.own())
     for name, function in work.peers.items():
         if f"{EAGER} {name}" not in row.notes:
             m.add(f"{EAGER} {name}", function)
@@ -179,7 +187,7 @@ def measure(work: Work, small: Work, which: str, session: Session) -> Row:
     elif settings.device == "cuda":
         add_compiled(m)
     else:
-        compile_for_cpu(m)
+        compile_for_cpu(m, before)
     row.times = times_of(m.forms, settings)
     row.memory = memory_of(m.forms, settings.device)
     return row
@@ -209,14 +217,34 @@ def on(device: str, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(a.detach().to(device).requires_grad_(a.requires_grad) for a in args)
 
 
-def compile_for_cpu(m: Measuring) -> None:
+def left_out(before: Row, growth: float, settings: Settings) -> dict[str, str]:
+    """The forms that do not fit, with the reason: by the memory that they took before. On a GPU
+    they are tried, and say so themselves."""
+    notes = {}
+    for name, size in before.memory.items():
+        reason = too_large(growth * size, settings.device) if settings.device == "cpu" else ""
+        if reason:
+            notes[name] = reason
+    gone = {name for name in before.notes if name != COMPILE} - before.times.keys()
+    return {**{name: before.notes[name] for name in gone}, **notes}
+
+
+def compile_for_cpu(m: Measuring, before: Row | None) -> None:
     """torch.compile of the two forms that are the fastest without, as long as there is time."""
     if not (m.work.compiles and m.settings.compile):
         return
     eager = m.of_group(EAGER)
-    taken = times_of({name: m.forms[name] for name in eager}, m.settings, rounds=1)
-    for name in sorted(eager, key=taken.__getitem__)[:2]:
-        name = name.removeprefix(f"{EAGER} ")
+    known = {name: time for name, time in (before.times if before else {}).items()
+             if name.startswith(COMPILE)}  # fmt: skip
+    if known:
+        chosen = [min(known, key=known.__getitem__).removeprefix(f"{COMPILE} ")]
+    else:
+        taken = times_of({name: m.forms[name] for name in eager}, m.settings, rounds=1)
+        best = sorted(eager, key=taken.__getitem__)[:2]
+        chosen = [name.removeprefix(f"{EAGER} ") for name in best]
+    for name in chosen:
+        if f"{COMPILE} {name}" in m.row.notes:
+            continue
         if is_late(m.settings):
             m.row.notes[f"{COMPILE} {name}"] = LATE
         else:
@@ -285,15 +313,18 @@ def too_large(needed: float, device: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the table: the work, the same of small sizes, the bytes that it needs at most."""
+    """A line of the table: the work, the same of small sizes, the bytes that a call of its leanest
+    form needs, arguments included; of a sweep over a size, what that size has grown by."""
 
     work: Work
     small: Work
     needs: float = 0.0
+    growth: float = 0.0
 
 
 def run(entries: Iterable[Entry], session: Session) -> None:
     """Measures rows as long as they fit. A row that fails tells why, and the others go on."""
+    before: dict[str, Row] = {}  # the rows of a sweep's last size
     for entry in entries:
         reason = too_large(entry.needs, session.device)
         for which in entry.work.passes:
@@ -303,7 +334,10 @@ def run(entries: Iterable[Entry], session: Session) -> None:
                 session.add(Row(key, f"{key}: {reason}", entry.work.goal, notes={"row": reason}))
                 continue
             try:
-                session.add(measure(entry.work, entry.small, which, session))
+                last = before.get(which) if entry.growth else None
+                row = measure(entry.work, entry.small, which, session, last, entry.growth)
+                before[which] = row
+                session.add(row)
             except Exception as failure:
                 session.failed.append(key)
                 session.add(failed_row(key, entry.work.goal, failure))

@@ -47,6 +47,15 @@ def test_all_kernels_of_capsnet(tmp_path: Path) -> None:
     assert set(found) == both(*kernels) | {"network inference", "network training"}
 
 
+@pytest.mark.cpu
+def test_high_order_convolution(tmp_path: Path) -> None:
+    picture = tmp_path / "curves.png"
+    found = rows("high_order_convolution", tmp_path, "--plot", str(picture))
+    assert set(found) == both("batch 1", "batch 2")
+    for file in (picture, picture.with_stem("curves-dark")):
+        assert file.read_bytes().startswith(b"\x89PNG")
+
+
 def test_an_unknown_row_is_refused() -> None:
     done = fresh.run([FOLDER / "capsnet_kernels.py", "--rows", "nothing"], cwd=ROOT)
     assert done.returncode == 1
