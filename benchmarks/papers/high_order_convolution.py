@@ -33,7 +33,7 @@ from torch import Tensor
 import loma
 
 PROGRAM = Path(__file__).with_suffix(".loma")
-BATCHES = {"cpu": [8, 16, 32, 64], "cuda": [8, 16, 32, 64, 128, 256, 512]}
+BATCHES = {"cpu": [8, 16, 32], "cuda": [8, 16, 32, 64, 128, 256, 512]}
 
 
 @cache
@@ -86,7 +86,7 @@ def main() -> None:
     parser = measured.parser(__doc__ or "")
     parser.add_argument(
         "--batches", nargs="+", type=measured.SIZE, metavar="N",
-        help="default: 8 to 64 on the CPU, 8 to 512 on a GPU",
+        help="default: 8 to 32 on the CPU, 8 to 512 on a GPU",
     )  # fmt: skip
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw curves over the batch")
     parser.add_argument("--draw", type=Path, metavar="FILE", help="measure nothing, draw what "
