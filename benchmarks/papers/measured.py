@@ -18,7 +18,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from gpu_work.rows import (
     inputs_of, is_late, size_of_pass,
 )  # fmt: skip
 from gpu_work.timing import Call, Form
-from gpu_work.work import Work
+from gpu_work.work import Function, Work
 from harness import ROUNDS, whole
 from torch import Tensor
 
@@ -130,6 +130,20 @@ def begin(options: argparse.Namespace, names: Sequence[str]) -> Session:
 # ------------------------------------------------------------------------------------- a row
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the table: a work, and the same of ``small`` sizes, at which it is checked.
+
+    ``needs``: bytes that a call of the leanest form takes, arguments included. ``growth``: of a
+    sweep over a size, what that has grown by. ``own``: more forms of loma."""
+
+    work: Work
+    small: Work
+    needs: float = 0.0
+    growth: float = 0.0
+    own: Mapping[str, Callable[[], Function]] = dataclasses.field(default_factory=dict)
+
+
 class Compared(Measuring):
     """Forms that were checked at small sizes: at those of the table, where float64 may not fit, the
     norms of their results and a sample of the elements are the first form's."""
@@ -153,17 +167,14 @@ def fingerprint(tensor: Tensor) -> tuple[Tensor, Tensor]:
     return tensor.norm().double().reshape(1), chosen.double()
 
 
-def measure(
-    work: Work, small: Work, which: str, session: Session, before: Row | None = None,
-    growth: float = 1.0,
-) -> Row:  # fmt: skip
-    """The row of one pass: ``small`` is the same work, of sizes at which it is checked. ``before``:
-    the row of the same pass at sizes so that this one takes ``growth`` times its memory; what that
-    says will not fit is left out, and of torch.compile only the form that was the fastest there is
-    tried. Raises ArithmeticError where loma's results are wrong."""
+def measure(entry: Entry, which: str, session: Session, before: Row | None = None) -> Row:
+    """The row of one pass. ``before``: that of the same pass at the last size of a sweep; forms
+    that do not fit by what it says are left out, and of torch.compile only the form that was the
+    fastest there is tried. Raises ArithmeticError where loma's results are wrong."""
+    work = entry.work
     settings = session.settings
     row = Row(f"{work.key} {which}", f"{work.title}: {which}", work.goal)
-    row.notes.update(check(small, which, settings) if before is None else {})
+    row.notes.update(check(entry.small, which, settings) if before is None else {})
     if LOMA in row.notes:
         raise ArithmeticError(row.notes[LOMA])
     torch.manual_seed(0)
@@ -172,9 +183,10 @@ def measure(
     m = Compared(row, work, which, inputs, settings, session.say)
     m.tolerance = max(m.tolerance, 1e-3)
     if before is not None:
-        row.notes.update(left_out(before, growth, settings))
-    if LOMA not in row.notes:
-        m.add(LOMA, work.own())
+        row.notes.update(left_out(before, entry.growth, settings))
+    for name, make in {LOMA: work.own, **entry.own}.items():
+        if name not in row.notes:
+            m.add(name, make())
     for name, function in work.peers.items():
         if f"{EAGER} {name}" not in row.notes:
             m.add(f"{EAGER} {name}", function)
@@ -198,11 +210,10 @@ def check(work: Work, which: str, settings: Settings) -> dict[str, str]:
     gradients are not those of the first peer in float64."""
     torch.manual_seed(1)
     row = Row(f"{work.key} {which}", work.title, work.goal)
-    inputs = inputs_of(work, dataclasses.replace(settings, device="cpu"))
-    moved = [
-        Inputs(on(settings.device, one.args), one.weight.to(settings.device)) for one in inputs
-    ]
-    m = Measuring(row, work, which, moved, settings, lambda _: None)
+    device = settings.device
+    one = inputs_of(work, dataclasses.replace(settings, device="cpu"))[0]
+    moved = Inputs(on(device, one.args), on(device, one.weights))
+    m = Measuring(row, work, which, [moved], settings, lambda _: None)
     usual = specialise.use(NONE)
     try:
         m.add(LOMA, work.own())
@@ -311,17 +322,6 @@ def too_large(needed: float, device: str) -> str:
 # ---------------------------------------------------------------------------------- all rows
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A line of the table: the work, the same of small sizes, the bytes that a call of its leanest
-    form needs, arguments included; of a sweep over a size, what that size has grown by."""
-
-    work: Work
-    small: Work
-    needs: float = 0.0
-    growth: float = 0.0
-
-
 def run(entries: Iterable[Entry], session: Session) -> None:
     """Measures rows as long as they fit. A row that fails tells why, and the others go on."""
     before: dict[str, Row] = {}  # the rows of a sweep's last size
@@ -335,7 +335,7 @@ def run(entries: Iterable[Entry], session: Session) -> None:
                 continue
             try:
                 last = before.get(which) if entry.growth else None
-                row = measure(entry.work, entry.small, which, session, last, entry.growth)
+                row = measure(entry, which, session, last)
                 before[which] = row
                 session.add(row)
             except Exception as failure:
