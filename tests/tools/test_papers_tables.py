@@ -56,6 +56,18 @@ def test_high_order_convolution(tmp_path: Path) -> None:
         assert file.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.cpu
+def test_tensor_comprehensions(tmp_path: Path) -> None:
+    found = rows("tensor_comprehensions", tmp_path, "--rows", "2LUT", "MLP3")
+    assert set(found) == both("2LUT 3x4x5x7", "MLP3 3x5x4x3x2")
+
+
+@pytest.mark.full
+@pytest.mark.cpu
+def test_all_of_tensor_comprehensions(tmp_path: Path) -> None:
+    assert len(rows("tensor_comprehensions", tmp_path)) == 2 * 12
+
+
 def test_an_unknown_row_is_refused() -> None:
     done = fresh.run([FOLDER / "capsnet_kernels.py", "--rows", "nothing"], cwd=ROOT)
     assert done.returncode == 1
