@@ -184,14 +184,16 @@ def _corrections(group: dict[str, Any], step: float) -> tuple[float, float, floa
 
 def _corrected(
     functions: LomaModule, group: dict[str, Any], steps: list[Tensor]
-) -> tuple[list[Tensor], ...]:
+) -> tuple[Any, ...]:
     """The same of the next step, for each position, where the steps are; nothing is waited for."""
-    made = torch.empty((3, len(steps)), dtype=steps[0].dtype, device=steps[0].device)
-    shrink, step, scale = (list(row.unbind()) for row in made)
-    lr = [group["lr"]] * len(steps) if isinstance(group["lr"], Tensor) else group["lr"]
+    made = torch.empty((2, len(steps)), dtype=steps[0].dtype, device=steps[0].device)
+    step, scale = (list(row.unbind()) for row in made)
     logs = (math.log(beta) if beta > 0.0 else -math.inf for beta in map(float, group["betas"]))
-    functions.corrected.each(steps, step, scale, shrink, lr, _decoupled_decay(group), *logs)
-    return shrink, step, scale
+    lr, decay = group["lr"], _decoupled_decay(group)
+    shrink = 1.0 - lr * decay if decay else 1.0
+    of_all = [[one] * len(steps) if isinstance(one, Tensor) else one for one in (lr, shrink)]
+    functions.corrected.each(steps, step, scale, of_all[0], *logs)
+    return of_all[1], step, scale
 
 
 def _decoupled_decay(group: dict[str, Any]) -> float:
