@@ -56,7 +56,6 @@ class Launcher {
     grid_.beside = geometry.beside;
     if (waits(stage)) {
       form.lists = true;
-      form.aligned = launch_.aligned_;
       return wait(form, geometry);
     }
     const Function function =
@@ -90,6 +89,7 @@ struct Lists::Group {
   std::vector<uint64_t> firsts{};  // the first block of each position
   std::vector<uint64_t> words{};   // the arguments of each
   int64_t blocks = 0;              // of all
+  bool aligned = true;             // the pointers of all
 
   bool has_room() const {
     return 2 + (firsts.size() + 1) * static_cast<size_t>(1 + size) <= kMostWords &&
@@ -99,13 +99,16 @@ struct Lists::Group {
   void launch() {
     uint64_t all[kMostWords] = {firsts.size(), static_cast<uint64_t>(size)};
     std::copy(words.begin(), words.end(), std::copy(firsts.begin(), firsts.end(), all + 2));
-    const Function function = kernel->find(form, nullptr, 0, form.aligned, shared_bytes);
+    form.aligned = aligned;
+    const Function function = kernel->find(form, nullptr, 0, aligned, shared_bytes);
+    form.aligned = false;
     void* argument = all;
     gpu::launch(function, kernel->name.c_str(), form.device, blocks, 1, form.threads, shared_bytes,
                 &argument);
     firsts.clear();
     words.clear();
     blocks = 0;
+    aligned = true;
   }
 };
 
@@ -151,6 +154,7 @@ void Launcher::wait(const Form& form, const Geometry& geometry) {
   group.words.resize(place + kGridWords);
   std::memcpy(&group.words[place], &grid_, sizeof grid_);
   group.blocks += geometry.blocks;
+  group.aligned &= launch_.aligned_;
 }
 
 Launch::Launch(Kernel& kernel, size_t real_bytes) : kernel_(kernel), real_bytes_(real_bytes) {}
