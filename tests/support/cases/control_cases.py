@@ -77,6 +77,15 @@ def _chain(x: Tensor, n: int) -> Tensor:
     return sum((x[k] * x[j] + x[k] * n for _, j, k in points), x.new_zeros(()))
 
 
+def _columns(x: Tensor, a: Tensor) -> Tensor:
+    y = torch.zeros_like(x)
+    for i in range(len(x)):
+        for j in range(i):
+            for k in range(i):
+                y = y + a[k, j] * x[i] * torch.nn.functional.one_hot(torch.tensor(j), len(x))
+    return y
+
+
 def _named_alike(x: Tensor) -> Tensor:
     y = x * (x * x).sum()
     for _ in range(3):
@@ -296,4 +305,13 @@ def a_chain_of_ranges(x : In[Tensor[N]]) -> float:
                 s += x[k] * x[j] + x[k] * N
     return s
 """, lambda x: _chain(x, len(x)), ((5,),)),
+    Case("two_ranges_of_one_counter", """
+def two_ranges_of_one_counter(x : In[Tensor[N]], a : In[Tensor[N, N]]) -> Tensor[N]:
+    y : Tensor[N]
+    for i in range(N):
+        for j in range(i):
+            for k in range(i):
+                y[j] += a[k, j] * x[i]
+    return y
+""", _columns, ((5,), (5, 5))),
 ]  # fmt: skip
