@@ -69,9 +69,12 @@ def ranged(
     ``axes`` give every index of the statement with its extent; those that stand alone somewhere in
     a dimension of that size need no loop. An axis in ``own`` has a range of its own: it need not
     fill the other dimensions where it stands alone, and is written ``i + 0`` there. Summing over an
-    index that does not occur multiplies by its extent; what is no size may be negative.
+    index that occurs neither there nor in another one's range multiplies by its extent; what is no
+    size may be negative.
     """
-    occurring = {name for part in (target, value) for name in _order(part, {a.name for a in axes})}
+    every = {axis.name for axis in axes}
+    telling = {name for axis in axes for name in free_variables(axis.extent) & every}
+    occurring = telling | {name for part in (target, value) for name in _order(part, every)}
     unused = tuple(sizes.count(a.extent, is_size) for a in axes if a.name not in occurring)
     if unused and op == "+=":
         value = Binary("*", value, sizes.product(unused), value.type)
@@ -93,6 +96,7 @@ def ranged(
         if sizes.equal(padded[name], extents[name]):
             natural[name] = padded[name]
     names = list(dict.fromkeys(n for part in (target, value) for n in _order(part, set(extents))))
+    names += [axis.name for axis in axes if axis.name in telling and axis.name not in names]
     inner = {a.name for node in walk(value) if isinstance(node, Reduce) for a in node.axes}
     whole = set(natural)
     # what a range depends on must be a counter around it
@@ -105,10 +109,15 @@ def ranged(
         target, value = moved, _shifted(value, shifted)
     kept = tuple(Axis(n, natural[n]) for n in names if n in whole and n not in inner)
     outer = [n for n in names if n not in whole and n not in inner]
-    outer.sort(key=lambda n: len(depends.get(n, ())))
+    outer.sort(key=lambda n: _depth(n, depends))
     loops = tuple(Axis(n, extents[n]) for n in outer)
     assert op in ("=", "+=")
     return IndexAssign(target, "=" if op == "=" else "+=", value, kept), loops
+
+
+def _depth(name: str, depends: Mapping[str, Collection[str]]) -> int:
+    """How many loops at least are around the one over an index, by what ranges depend on."""
+    return max((1 + _depth(other, depends) for other in depends.get(name, ())), default=0)
 
 
 def _shifted(expr: Expr, extents: Mapping[str, Expr]) -> Expr:
@@ -137,6 +146,7 @@ def index_statement(
     names = {axis.name for axis in axes}
     if op == "+=":  # without the axis there is nothing else that keeps an empty sum from reading
         used = free_variables(target) | free_variables(value)
+        used = used.union(*(free_variables(axis.extent) for axis in axes))
         for axis in axes:
             count = sizes.count(axis.extent, is_size)
             if axis.name in used or count == axis.extent or free_variables(count) & names:

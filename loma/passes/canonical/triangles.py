@@ -162,6 +162,8 @@ class _Triangles:
                 kept.append(axis)
             elif name in coupled or sizes.mentions(target, {name}):
                 return None
+        if not holds:  # two loops of which neither tells the other's range
+            return None
         inner = tuple(axis for axis in nest.axes if axis.name not in {a.name for a in kept})
         value = nest.value
         if inner:

@@ -67,6 +67,25 @@ def _advanced(x: Tensor) -> Tensor:
     return x * s
 
 
+def _terms(x: Tensor, a: Tensor, n: int) -> Tensor:
+    points = ((i, j, k) for i in range(n) for j in range(i) for k in range(i))
+    return sum((x[i] + a[k, k] + x[j] for i, j, k in points), x.new_zeros(()))
+
+
+def _chain(x: Tensor, n: int) -> Tensor:
+    points = ((i, j, k) for i in range(n) for j in range(i) for k in range(j))
+    return sum((x[k] * x[j] + x[k] * n for _, j, k in points), x.new_zeros(()))
+
+
+def _columns(x: Tensor, a: Tensor) -> Tensor:
+    y = torch.zeros_like(x)
+    for i in range(len(x)):
+        for j in range(i):
+            for k in range(i):
+                y = y + a[k, j] * x[i] * torch.nn.functional.one_hot(torch.tensor(j), len(x))
+    return y
+
+
 def _named_alike(x: Tensor) -> Tensor:
     y = x * (x * x).sum()
     for _ in range(3):
@@ -259,4 +278,40 @@ def indices_named_like_variables(x : In[Tensor[N]]) -> Tensor[N]:
     y[j] = y[j] * t[0] * i * k
     return y
 """, lambda x: _named_alike(x), ((3,),)),
+    Case("terms_without_the_counters_of_ranges", """
+def terms_without_the_counters_of_ranges(x : In[Tensor[N]], a : In[Tensor[N, N]]) -> float:
+    s : float
+    for i in range(N):
+        for j in range(i):
+            for k in range(i):
+                s += x[i] + a[k, k] + x[j]
+    return s
+""", lambda x, a: _terms(x, a, len(x)), ((5,), (5, 5))),
+    Case("the_same_up_to_a_number", """
+def the_same_up_to_a_number(x : In[Tensor[N]], a : In[Tensor[N, N]], n : In[int]) -> float:
+    s : float
+    for i in range(n):
+        for j in range(i):
+            for k in range(i):
+                s += x[i] + a[k, k] + x[j]
+    return s
+""", _terms, ((5,), (5, 5), 4)),
+    Case("a_chain_of_ranges", """
+def a_chain_of_ranges(x : In[Tensor[N]]) -> float:
+    s : float
+    for i in range(N):
+        for j in range(i):
+            for k in range(j):
+                s += x[k] * x[j] + x[k] * N
+    return s
+""", lambda x: _chain(x, len(x)), ((5,),)),
+    Case("two_ranges_of_one_counter", """
+def two_ranges_of_one_counter(x : In[Tensor[N]], a : In[Tensor[N, N]]) -> Tensor[N]:
+    y : Tensor[N]
+    for i in range(N):
+        for j in range(i):
+            for k in range(i):
+                y[j] += a[k, j] * x[i]
+    return y
+""", _columns, ((5,), (5, 5))),
 ]  # fmt: skip
