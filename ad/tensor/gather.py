@@ -102,9 +102,7 @@ def _is_alone(counts: list[frozenset[str]], position: int, axes: Collection[str]
     return len(own) == 1 and sum(not own.isdisjoint(count) for count in counts) == 1
 
 
-def _solvable(
-    coefficients: dict[str, Expr], excluded: set[str], complete: set[str]
-) -> str | None:
+def _solvable(coefficients: dict[str, Expr], excluded: set[str], complete: set[str]) -> str | None:
     """An axis with coefficient 1 or -1 that no other subscript uses; ``complete``: those that have
     as many values as the dimension."""
     units = [a for a, c in coefficients.items() if sizes.constant(c) in (1, -1)]

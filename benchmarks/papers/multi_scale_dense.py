@@ -1,14 +1,14 @@
 """Mixed-scale dense networks (Pelt and Sethian 2017): the layer over sizes, and a whole network.
 
-The layer is a 3x3 convolution with a dilation, a bias and a ReLU, which reads all channels so far and
-adds one. Published were kernels in CUDA by hand, against Conv2d and ReLU of PyTorch: these win at few
-channels and large images, and lose at many channels. As there, a time is the slope of a linear
-regression over how often the layer runs (0 to 3 times), given with its 90 % interval (Moreno and
-Fischmeister 2017); "in place" writes into the dense tensor, which is forward only.
+The layer is a 3x3 convolution with a dilation, a bias and a ReLU, which reads all channels so far
+and adds one. Published were kernels in CUDA by hand, against Conv2d and ReLU of PyTorch: these win
+at few channels and large images, and lose at many channels. As there, a time is the slope of a
+linear regression over how often the layer runs (0 to 3 times), given with its 90 % interval (Moreno
+and Fischmeister 2017); "in place" writes into the dense tensor, which is forward only.
 
 The network has 100 layers of one channel with dilations 1 to 10, as a function with a loop
-(multi_scale_dense.loma). --train trains it on a photograph that scikit-learn ships: where the flower
-is, from its grey image with noise, and draws input, target and result.
+(multi_scale_dense.loma). --train trains it on a photograph that scikit-learn ships: where the
+flower is, from its grey image with noise, and draws input, target and result.
 
     python benchmarks/papers/multi_scale_dense.py --json FILE --plot PICTURE.png
     python benchmarks/papers/multi_scale_dense.py --device cuda --json FILE
@@ -110,7 +110,11 @@ def slopes(
 ) -> dict[str, tuple[float, float]]:
     """Of each call, in milliseconds; the calls take turns."""
     points: dict[str, list[tuple[int, float]]] = {name: [] for name in calls}
-    wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+
+    def wait() -> None:
+        if device == "cuda":
+            torch.cuda.synchronize()
+
     for turn in range(trials):
         for name in list(calls)[:: 1 if turn % 2 == 0 else -1]:
             for count in COUNTS:
@@ -301,8 +305,8 @@ def draw_training(grey: Tensor, target: Tensor, seen: Tensor, unseen: float, pat
             axes.axvline(grey.shape[1] // 2, color=theme.loma, linewidth=1)
             axes.set_title(title, fontsize=10, loc="left")
             axes.set_axis_off()
-        headed(figure, f"A mixed-scale dense network finds {unseen:.1%} of the pixels right",
-               "trained on the part left of the line; counted on the right of it", theme)  # fmt: skip
+        title = f"A mixed-scale dense network has {unseen:.1%} of the pixels right"
+        headed(figure, title, "trained left of the line, counted right of it", theme)
         return figure
 
     for file in save_themes(drawn, path):
