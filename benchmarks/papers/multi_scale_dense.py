@@ -46,6 +46,7 @@ PROGRAM = Path(__file__).with_suffix(".loma")
 DEPTH = 100
 COUNTS = (0, 1, 2, 3)  # how often a layer runs in a sample of the regression
 SWEEPS = ("size", "channels", "dilation")
+CROPS = 2  # of the photograph, in a step of the training
 IN_PLACE = f"{LOMA}, in place"
 NOISE = 0.3  # standard deviation, of grey values from 0 to 1
 
@@ -227,7 +228,7 @@ def train(session: Session, steps: int, depth: int, size: int, picture: Path | N
     losses: list[float] = []
     for step in range(steps):
         at = [(int(torch.randint(grey.shape[0] - size, ())), int(torch.randint(half - size, ())))
-              for _ in range(4)]  # fmt: skip
+              for _ in range(CROPS)]  # fmt: skip
         x = torch.stack([grey[i : i + size, j : j + size] for i, j in at])[:, None]
         y = torch.stack([target[i : i + size, j : j + size] for i, j in at])[:, None]
         adam.zero_grad()
@@ -235,15 +236,15 @@ def train(session: Session, steps: int, depth: int, size: int, picture: Path | N
         loss.backward()
         adam.step()
         losses.append(loss.item())
-        if (step + 1) % 50 == 0:
-            session.say(f"    step {step + 1}: loss {statistics.fmean(losses[-50:]):.3f}")
+        if (step + 1) % 10 == 0:
+            session.say(f"    step {step + 1}: loss {statistics.fmean(losses[-10:]):.3f}")
     seconds = time.monotonic() - start
     with torch.no_grad():
         seen = torch.sigmoid(run(grey[None, None], *weights))[0, 0].cpu()
     right = ((seen > 0.5).float() == target.cpu()).float()
     unseen = float(right[:, half:].mean())
-    row = Row("training", f"training, {steps} steps of 4 crops of {size}x{size}, depth {depth}",
-              "-")  # fmt: skip
+    title = f"training, {steps} steps of {CROPS} crops of {size}x{size}, depth {depth}"
+    row = Row("training", title, "-")
     row.times[LOMA] = 1e3 * seconds / steps
     row.results = {"loss": statistics.fmean(losses[-50:]), "right of unseen pixels": unseen}
     session.say(f"    {unseen:.1%} of the pixels that were not seen are right, "
@@ -328,7 +329,9 @@ def main() -> None:
     parser.add_argument("--draw", type=Path, metavar="FILE", help="measure nothing, draw what "
                         "--json has written")  # fmt: skip
     parser.add_argument("--train", type=Path, metavar="PNG", help="train only, and draw the result")
-    parser.add_argument("--steps", type=measured.SIZE, default=300, help="of the training")
+    parser.add_argument(
+        "--steps", type=measured.SIZE, default=150, help="of the training (default 150)"
+    )
     options = parser.parse_args()
     if options.draw:
         if not options.plot:
@@ -338,7 +341,7 @@ def main() -> None:
     session = measured.begin(options, (*SWEEPS, "network", "training"))
     quick = options.quick
     if options.train or (options.rows and "training" in options.rows):
-        steps, depth, size = (2, 4, 12) if quick else (options.steps, DEPTH, 64)
+        steps, depth, size = (2, 4, 12) if quick else (options.steps, DEPTH, 48)
         session.add(train(session, steps, depth, size, options.train))
         if options.train:
             return
