@@ -24,10 +24,11 @@ os.environ.setdefault("LOMA_SPECIALISATIONS", "0")
 
 # What is compiled takes half as long so, and most tests compare values: loops with `omp simd` are
 # vectorised at this level, too. These files and folders have loma's own flags, as they are about
-# flags, or about what optimisation makes of kernels; CapsNet is what users run. With --full, all
-# tests have them.
+# flags, or about what optimisation makes of kernels; those with quick ones call libraries from
+# kernels, or compare values of many programs. With --full, all tests have loma's own.
 QUICK_FLAGS = "-O1"
-OWN_FLAGS = {"kernels", "test_capsnet_compare.py", "test_compiler_settings.py", "test_toolchain.py"}
+OWN_FLAGS = {"kernels", "test_compiler_settings.py", "test_toolchain.py"}
+QUICK = {"test_index_statements.py", "test_convolution.py", "test_convolution_statements.py"}
 _FLAGS_GIVEN = "LOMA_CXXFLAGS" in os.environ
 
 # All modules are kept as bytecode, too, whatever the environment asks for: tests start more than a
@@ -79,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full",
         action="store_true",
-        help="the tests that are marked as full run, too",
+        help="the second tier of tests, marked as full, runs, too, as in .ci/full: for hours",
     )
     parser.addoption(
         "--sanitize-all",
@@ -119,7 +120,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """The level of optimisation, for the test and what it starts."""
     if _FLAGS_GIVEN:
         return
-    if item.config.getoption("--full") or OWN_FLAGS & {item.path.name, item.path.parent.name}:
+    own = OWN_FLAGS & {item.path.name, item.path.parent.name} and item.path.name not in QUICK
+    if own or item.config.getoption("--full"):
         os.environ.pop("LOMA_CXXFLAGS", None)
     else:
         os.environ["LOMA_CXXFLAGS"] = QUICK_FLAGS
