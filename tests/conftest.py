@@ -23,12 +23,12 @@ os.environ.setdefault("LOMA_CACHE_DIR", str(ROOT / ".pytest_cache" / "loma"))
 os.environ.setdefault("LOMA_SPECIALISATIONS", "0")
 
 # What is compiled takes half as long so, and most tests compare values: loops with `omp simd` are
-# vectorised at this level, too. These files and folders have loma's own flags, as they are about
-# flags, or about what optimisation makes of kernels; those with quick ones call libraries from
-# kernels, or compare values of many programs. With --full, all tests have loma's own.
+# vectorised at this level, too. These files have loma's own flags, as they are about flags, or
+# about what optimisation makes of kernels. With --full, all tests have them.
 QUICK_FLAGS = "-O1"
-OWN_FLAGS = {"kernels", "test_compiler_settings.py", "test_toolchain.py"}
-QUICK = {"test_index_statements.py", "test_convolution.py", "test_convolution_statements.py"}
+OWN_FLAGS = {
+    "test_compiler_settings.py", "test_panels_apart.py", "test_tiles.py", "test_vector_math.py",
+}  # fmt: skip
 _FLAGS_GIVEN = "LOMA_CXXFLAGS" in os.environ
 
 # All modules are kept as bytecode, too, whatever the environment asks for: tests start more than a
@@ -37,10 +37,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # Files that take long, though some have few tests: they come first, so that no worker ends alone.
+# While the first compiles the runtime, the second needs none.
 LONGEST = (
-    "docs/test_docs.py", "kernels/test_index_statements.py", "capsnet/test_capsnet_compare.py",
-    "cuda/test_sweeps.py", "core/test_ops.py", "torch/test_specialise.py",
-    "schedule/test_spellings.py", "passes/test_passes.py", "torch/test_tuning.py",
+    "docs/test_docs.py", "schedule/test_spellings.py", "kernels/test_index_statements.py",
+    "capsnet/test_capsnet_compare.py", "cuda/test_sweeps.py", "core/test_ops.py",
+    "torch/test_specialise.py", "passes/test_passes.py", "torch/test_tuning.py",
     "capsnet/test_capsnet_gpu.py",
     "capsnet/test_capsnet_profile.py", "kernels/test_sanitized_kernels.py",
     "capsnet/test_training.py", "ad/test_guards.py", "ad/test_scalar_in_tensors.py",
@@ -120,8 +121,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """The level of optimisation, for the test and what it starts."""
     if _FLAGS_GIVEN:
         return
-    own = OWN_FLAGS & {item.path.name, item.path.parent.name} and item.path.name not in QUICK
-    if own or item.config.getoption("--full"):
+    if item.config.getoption("--full") or item.path.name in OWN_FLAGS:
         os.environ.pop("LOMA_CXXFLAGS", None)
     else:
         os.environ["LOMA_CXXFLAGS"] = QUICK_FLAGS

@@ -264,11 +264,10 @@ def test_out_arguments(module: loma.LomaModule) -> None:
         torch.testing.assert_close(found.double(), wanted, rtol=2e-2, atol=5e-2)
 
 
-@pytest.mark.parametrize(
-    "file", [pytest.param("attention", marks=pytest.mark.full), "causal_attention"]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("file", ["attention", "causal_attention"])
 def test_every_spelling(recorded: Recorded, file: str) -> None:
-    """All spellings of attention are one sweep."""
+    """All spellings of attention are one sweep, as test_sweeps_found.py has it of statements."""
     module = loma.compile(SPELLINGS / f"{file}.loma")
     text = (SPELLINGS / f"{file}.loma").read_text("utf-8")
     names = re.findall(r"^def ([a-z]\w*)", text, re.MULTILINE)
