@@ -98,9 +98,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--full"):
-        for item in items:
-            if item.get_closest_marker("full"):
+        second = [item for item in items if item.get_closest_marker("full")]
+        if any("::" in argument for argument in config.args):  # who names a test is told why not
+            for item in second:
                 item.add_marker(pytest.mark.skip(reason="runs with --full"))
+        else:
+            config.hook.pytest_deselected(items=second)
+            items[:] = [item for item in items if not item.get_closest_marker("full")]
     if config.getoption("--device") != "cpu":
         for item in items:
             if item.get_closest_marker("cpu"):
