@@ -27,6 +27,7 @@ from loma.backends.torch.files import RUNTIME_FOLDERS, quoted, runtime_file, run
 from loma.backends.torch.libraries import called
 from loma.backends.torch.parts import Parts, Real
 from loma.errors import ToolchainError
+from loma.reports import notice
 
 FIRST_FILE = "first.o"  # what of a module is compiled at once
 OBJECT_FILE = "kernels.o"
@@ -195,6 +196,8 @@ def build(source: GeneratedSource, parts: Parts, real: Real) -> Path:
     flags = () if toolchain.sanitized else _part_flags(parts.first, real)
 
     def compile_into(folder: Path) -> None:
+        if cache.find(_runtime_key(toolchain, "python")) is None:
+            notice("compiling its runtime, once on this machine: about a minute")
         objects = compilers.in_parallel(
             lambda: _compile_generated(toolchain, source, folder, FIRST_FILE, parts.prelude, flags),
             *_runtime_objects(toolchain, *called(source.files[0][1]), "launch", "python"),
@@ -375,9 +378,7 @@ def _runtime_object(toolchain: Toolchain, part: str) -> Path:
     without torch, "product" and "convolution" for modules that call them; "launch", which runs
     generated loops, with the sanitizers they have. With their macro torch's headers do not include
     all of its operators, a quarter of the time."""
-    other = toolchain.runtime
-    if other and (part != "launch" or other.sanitized == toolchain.sanitized):
-        toolchain = other
+    toolchain = _for_runtime(toolchain, part)
 
     def compile_into(folder: Path) -> None:
         unit = folder / f"{part}.cpp"
@@ -388,8 +389,19 @@ def _runtime_object(toolchain: Toolchain, part: str) -> Path:
         told = ("-DAT_PER_OPERATOR_HEADERS", *quoted(RUNTIME_FOLDERS), level, "-c", str(unit))
         toolchain.compile((*flags, *told), folder / f"{part}.o")
 
-    key = cache.digest([toolchain.digest, _runtime_digest(), f"runtime {part}"])
-    return cache.obtain(key, compile_into) / f"{part}.o"
+    return cache.obtain(_runtime_key(toolchain, part), compile_into) / f"{part}.o"
+
+
+def _for_runtime(toolchain: Toolchain, part: str) -> Toolchain:
+    other = toolchain.runtime
+    if other and (part != "launch" or other.sanitized == toolchain.sanitized):
+        return other
+    return toolchain
+
+
+def _runtime_key(toolchain: Toolchain, part: str) -> str:
+    digest = _for_runtime(toolchain, part).digest
+    return cache.digest([digest, _runtime_digest(), f"runtime {part}"])
 
 
 def memory_library() -> Path:

@@ -95,15 +95,17 @@ class Report:
             print(f"    {summary(row, self.settings.copy)}", flush=True)
         self.write()
 
-    def write(self) -> None:
-        if self.file is None:
-            return
-        content = {
+    def content(self) -> dict[str, Any]:
+        return {
             "machine": self.machine, "copy bytes a second": self.settings.copy,
             "tf32": self.settings.tf32,
             "rows": [*self.before, *(row.record(self.settings.copy) for row in self.rows)],
         }  # fmt: skip
-        self.file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    def write(self) -> None:
+        if self.file is not None:
+            text = json.dumps(self.content(), indent=1)
+            self.file.write_text(text + "\n", encoding="utf-8")
 
     def table(self) -> None:
         copy = self.settings.copy

@@ -4,6 +4,9 @@
 ``_`` helps them). Float32, inference and forward with backward: milliseconds of eager PyTorch's own
 call at its best and of the fastest spelling, then how many times as long the slowest spelling takes
 as the fastest, and as eager. Wanted: 1.15 and 1.1 at most.
+
+``--forms`` times nothing: it says which spellings have the same loops (:mod:`one_form`), alone, in
+the forward part and in the backward part, and so the same speed on any machine.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import torch.nn.functional as F
 from calls import both, inference, prepare, side_by_side
 from forms import EAGER, LOMA, Settings
 from harness import settings_of, settings_parser, write_json
+from one_form import alike
 from torch import Tensor
 from torch.optim.adam import adam
 
@@ -218,6 +222,14 @@ def line(row: Mapping[str, Any]) -> str:
     )
 
 
+def print_forms(layer: Layer) -> None:
+    names = layer.spellings()
+    for half, groups in alike(layer.file.read_text(encoding="utf-8"), names).items():
+        title = f"{layer.name.replace('_', ' ')}{half.replace('__', ': ')}"
+        listed = " | ".join(", ".join(group) for group in groups)
+        print(f"{title:30s} {len(groups)} of {len(names)}: {listed}", flush=True)
+
+
 def measured(layer: Layer, settings: Settings) -> list[dict[str, Any]]:
     module = loma.compile(layer.file)
     mine = {name: getattr(module, name) for name in layer.spellings()}
@@ -240,12 +252,17 @@ def main() -> None:
     parser = settings_parser(__doc__ or "")
     parser.add_argument("names", nargs="*", help="layers to run; default: all of them")
     parser.add_argument("--every", action="store_true", help="print each spelling's milliseconds")
+    parser.add_argument("--forms", action="store_true", help="which spellings have the same loops")
     options = parser.parse_args()
     settings = settings_of(options)
     prepare(options.threads)
     known = {layer.name: layer for layer in LAYERS}
     if unknown := [name for name in options.names if name not in known]:
         parser.error(f"no layer {', '.join(unknown)}; there are {', '.join(known)}")
+    if options.forms:
+        for name in options.names or known:
+            print_forms(known[name])
+        return
     rows: list[dict[str, Any]] = []
     print(f"{'layer':38s} {'eager ms':>9s} {'fastest':>9s} {'slowest/':>8s} {'/eager':>8s}")
     for name in options.names or (QUICK if settings.quick else known):

@@ -30,6 +30,9 @@ class TensorFunction:
     over lists, it has the attribute ``each``. It is pickled as its name in the program.
     """
 
+    __name__: str
+    __self__: LomaModule
+
     def __init__(
         self, module: LomaModule, entry: Callable[..., Any], traced: Callable[..., Any]
     ) -> None:
@@ -44,7 +47,7 @@ class TensorFunction:
         return self._entry(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"<loma function {self.__name__}>"  # type: ignore[attr-defined]
+        return f"<loma function {self.__name__}>"
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Record, str]]:
         return reduced(self)

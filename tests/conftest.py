@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import hypothesis
@@ -30,6 +31,10 @@ OWN_FLAGS = {
     "test_compiler_settings.py", "test_panels_apart.py", "test_tiles.py", "test_vector_math.py",
 }  # fmt: skip
 _FLAGS_GIVEN = "LOMA_CXXFLAGS" in os.environ
+
+# Some tests need no torch (.ci/matrix). Without it, the folder of its tests would be found.
+_FOUND = find_spec("torch")
+HAS_TORCH = _FOUND is not None and _FOUND.origin is not None
 
 # All modules are kept as bytecode, too, whatever the environment asks for: tests start more than a
 # hundred processes, each of which would compile them, and each worker all tests.
@@ -133,8 +138,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(0)
+    if HAS_TORCH:
+        import torch
+
+        torch.manual_seed(0)
 
 
 @pytest.fixture

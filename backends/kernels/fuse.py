@@ -38,7 +38,7 @@ def fuse(
     goes through, where kernels have sums over their index, 0 if they have none. ``flat``: an
     iteration has one value of all indices that its statements share, as there are many threads."""
     if "scans" in config.optimisations():
-        function = peeled(scans(function, ("sum",)))
+        function = peeled(scans(function, ("sum",), elementwise=flat))
     names = Names(names_of(function))
     function = replace(function, body=numbered(beside(function).body))
     fusion = _Fusion(function, library, names, elements=elements, flat=flat)

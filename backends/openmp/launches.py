@@ -68,7 +68,7 @@ def _write_serial(owner: HostWriter, writes: frozenset[str], write: Callable[[],
     }
     params = ", ".join(f"{type_} __restrict {pointer}" for pointer, (type_, _) in given.items())
     values = ", ".join(value for _, value in given.values())
-    with writer.block(f"[&]({params})", f"({values});"):
+    with writer.block(f"[&]({params}) LOMA_SERIAL", f"({values});"):
         writer.extend(inside.lines)
 
 

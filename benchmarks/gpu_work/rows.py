@@ -46,7 +46,8 @@ class Settings:
 @dataclass(slots=True)
 class Row:
     """``times``: milliseconds of the forms; ``errors``: of their results, relative; ``notes``: why
-    a form was not run. ``size``: the fewest bytes that have to be moved."""
+    a form was not run; ``memory``: bytes that a call takes beyond its arguments, where that is
+    measured. ``size``: the fewest bytes that have to be moved."""
 
     key: str
     title: str
@@ -55,6 +56,7 @@ class Row:
     times: dict[str, float] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
     probe: Call | None = None  # loma's call, whose launches are looked at in the end
 
     def best(self, own: bool) -> str | None:
@@ -79,6 +81,7 @@ class Row:
         return {
             "key": self.key, "title": self.title, "goal": self.goal, "bytes": self.size,
             "milliseconds": self.times, "errors": self.errors, "notes": self.notes,
+            "memory": self.memory,
             "loma": self.best(True), "peer": self.best(False), "ratio": self.ratio(),
             "bytes a second": bandwidth,
             "share of copy": bandwidth / copy if bandwidth and copy else None,
@@ -114,10 +117,10 @@ def warm_own(calls: Sequence[Call]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """A set of arguments; gradients are taken with ``weight`` for the result's gradient."""
+    """A set of arguments; gradients are taken with ``weights`` for those of the results."""
 
     args: tuple[Tensor, ...]
-    weight: Tensor
+    weights: tuple[Tensor, ...]
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -132,7 +135,7 @@ class Inputs:
             arg.detach().double().requires_grad_() if arg.requires_grad else arg
             for arg in self.args
         )
-        return Inputs(args, self.weight.double())
+        return Inputs(args, tuple(weight.double() for weight in self.weights))
 
     def static(self) -> Inputs:
         """The same memory, which torch.compile may rely on to stay where it is."""
@@ -141,15 +144,20 @@ class Inputs:
         )
         for arg in args:
             torch._dynamo.mark_static_address(arg, guard=False)
-        return Inputs(args, self.weight)
+        return Inputs(args, self.weights)
 
 
 def call_of(which: str, function: Function, inputs: Inputs) -> Call:
     if which == FORWARD:
         args = inputs.detached()
-        return lambda: (function(*args),)
-    leaves = inputs.leaves
-    return lambda: torch.autograd.grad(function(*inputs.args), leaves, inputs.weight)
+        return lambda: results_of(function(*args))
+    leaves, weights = inputs.leaves, inputs.weights
+    return lambda: torch.autograd.grad(results_of(function(*inputs.args)), leaves, weights)
+
+
+def results_of(found: Any) -> tuple[Tensor, ...]:
+    """Of a function with one result, or with several."""
+    return tuple(found) if isinstance(found, tuple | list) else (found,)
 
 
 def errors_of(found: Any, exact: Sequence[Tensor]) -> float:
@@ -168,20 +176,24 @@ def inputs_of(work: Work, settings: Settings) -> list[Inputs]:
     """As many sets as it takes to find none of them in the cache."""
     first = work.inputs(settings.device)
     with torch.no_grad():
-        weight = torch.randn_like(next(iter(work.peers.values()))(*first))
-    found = [Inputs(first, weight)]
+        results = results_of(next(iter(work.peers.values()))(*first))
+
+    def weights() -> tuple[Tensor, ...]:
+        return tuple(torch.randn_like(result) for result in results)
+
+    found = [Inputs(first, weights())]
     count = 1
     if settings.measures:
-        count = timing.sets_for(timing.size_of([*first, weight]))
+        count = timing.sets_for(timing.size_of([*first, *results]))
     for _ in range(count - 1):
-        found.append(Inputs(work.inputs(settings.device), torch.randn_like(weight)))
+        found.append(Inputs(work.inputs(settings.device), weights()))
     return found
 
 
 def size_of_pass(which: str, inputs: Inputs) -> int:
     """Bytes: forward reads the arguments and writes the result; backward reads the arguments and
     the result's gradient, and writes the arguments' gradients."""
-    forward = timing.size_of([*inputs.args, inputs.weight])
+    forward = timing.size_of([*inputs.args, *inputs.weights])
     return forward if which == FORWARD else 2 * forward + timing.size_of(inputs.leaves)
 
 
@@ -198,9 +210,13 @@ class Measuring:
         self.inputs = inputs
         self.forms: dict[str, Form] = {}
         self.tolerance = max(work.tolerance, 3e-3 if settings.tf32 else 0.0)
-        reference = next(iter(work.peers.values()))
-        call: Any = call_of(which, reference, inputs[0].exact())
-        self.exact = [part.detach() for part in call()]
+        self.exact = self.reference()
+
+    def reference(self) -> list[Tensor]:
+        """What the first peer gives in float64."""
+        function = next(iter(self.work.peers.values()))
+        call: Any = call_of(self.which, function, self.inputs[0].exact())
+        return [part.detach() for part in call()]
 
     def add(self, name: str, function: Function, inputs: Sequence[Inputs] | None = None) -> None:
         """The form, if its results are right; else a note."""
@@ -212,8 +228,8 @@ class Measuring:
             first: Any = calls[0]
             for _ in range(3):
                 self.check(name, first())
-            if name == LOMA:
-                self.row.probe = first
+            if name.startswith(LOMA):
+                self.row.probe = self.row.probe or first
                 warm_own(calls)
                 self.check(name, first())  # of the kernels for known numbers
             elif self.settings.measures:
@@ -316,7 +332,8 @@ def prepare_own(work: Work, device: str) -> str:
             if which == BOTH:
                 out = function(*args)
                 leaves = [arg for arg in args if arg.requires_grad]
-                torch.autograd.grad(out, leaves, torch.ones_like(out))
+                ones = tuple(torch.ones_like(part) for part in results_of(out))
+                torch.autograd.grad(results_of(out), leaves, ones)
             else:
                 function(*(arg.detach() for arg in args))
     except Exception as failure:

@@ -48,6 +48,14 @@ Make = Callable[[], Steps]
 def measure_steps(
     row: Row, makes: Mapping[str, Make], tolerance: float, settings: Settings, say: Say
 ) -> None:
+    forms = ready_steps(row, makes, tolerance, settings, say)
+    if settings.measures:
+        row.times = timing.side_by_side(forms, settings.rounds)
+
+
+def ready_steps(
+    row: Row, makes: Mapping[str, Make], tolerance: float, settings: Settings, say: Say
+) -> dict[str, Form]:
     """Steps that change what they start from: each form has its own, from the same numbers; after
     some steps all have to be where the first one is. ``<name>, graph`` captures a step."""
     forms: dict[str, Form] = {}
@@ -73,8 +81,7 @@ def measure_steps(
         except Exception as failure:
             row.notes[name] = short(failure)
             say(f"    {name}: not run: {row.notes[name]}")
-    if settings.measures:
-        row.times = timing.side_by_side(forms, settings.rounds)
+    return forms
 
 
 def plain(steps: Steps) -> Form:

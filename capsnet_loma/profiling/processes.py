@@ -12,7 +12,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -83,6 +84,15 @@ def versions(
         found.append(Version(f"torch-{name}", f"PyTorch + {name}", python("torch"), library))
     found.append(Version("loma", "loma from Python", python("loma"), device=device))
     return found
+
+
+def keeping(version: Version, environment: Mapping[str, str]) -> Version:
+    """The version in an environment in which its allocator keeps what is freed."""
+    settings = (f"{name}={value}" for name, value in environment.items())
+    return replace(
+        version, key=f"{version.key}-kept", label=f"{version.label}, memory kept",
+        command=("env", *settings, *version.command),
+    )  # fmt: skip
 
 
 def native_version(inputs: Path, config: CapsNetConfig, threads: int, program: Path) -> Version:

@@ -14,7 +14,7 @@ import contextlib
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from torch import Tensor
 from capsnet_loma.config import CapsNetConfig
 from capsnet_loma.profiling.gpu_work import GpuWork
 from capsnet_loma.profiling.processes import (
-    Checksums, Process, ProfileError, Sample, Version, native_version, versions,
+    Checksums, Process, ProfileError, Sample, Version, keeping, native_version, versions,
 )  # fmt: skip
 from capsnet_loma.reference import CapsNet
 from capsnet_loma.profiling.fit import Fit, linear_fit
@@ -156,13 +156,15 @@ def profile(
     threads: int | None = None,
     seconds: float = 30.0,
     device: str = "cpu",
+    environment: Mapping[str, str] | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Profile:
     """Measures all versions, each for about ``seconds`` seconds (slow ones take longer).
 
     ``program`` builds the C++ program (:func:`capsnet_loma.native_program.build`); None leaves it
     out, as it must be on a GPU. It is called when loma has run from Python, and so made the kernels
-    for these sizes, which the program links. Raises :class:`ProfileError` when a process fails or
+    for these sizes, which the program links. With an ``environment``, in which its allocator keeps
+    what is freed, PyTorch runs once more. Raises :class:`ProfileError` when a process fails or
     when results disagree.
     """
     config = config or CapsNetConfig()
@@ -171,6 +173,8 @@ def profile(
         inputs = Path(folder) / "inputs.tensors"
         torch.save(make_inputs(config, batch), inputs)
         found = versions(inputs, config, threads, device)
+        if environment:
+            found.insert(1, keeping(found[0], environment))
         count = len(found) + (program is not None)
         with contextlib.ExitStack() as stack:
             processes = []

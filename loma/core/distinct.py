@@ -18,7 +18,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.walk import free_variables, map_blocks, map_children, walk
 
-ONE = IntConst(1)
+ZERO, ONE = IntConst(0), IntConst(1)
 
 
 def told_apart(subscripts: tuple[Expr, ...], axes: tuple[Axis, ...]) -> set[str]:
@@ -175,21 +175,35 @@ def fills(place: Index, axes: tuple[Axis, ...]) -> bool:
 
 def fill_together(statements: Sequence[Stmt], name: str) -> int:
     """How many of the first statements it takes until each element of a tensor was named once: they
-    cut one dimension into parts, one behind the other, and name all of the others. 0 if they do
-    not, or one of them reads the tensor."""
-    left: Expr | None = None
-    filled: Expr = IntConst(0)
+    cut one dimension into parts, in any order, and name all of the others. 0 if they do not, or one
+    of them reads the tensor."""
+    parts: list[tuple[Expr, Expr]] = []  # where one begins, and how long it is
+    cut: Expr | None = None
     for count, stmt in enumerate(statements, 1):
         part = _part(stmt, name)
         if part is None:
             return 0
-        dim, size, first, length = part
-        if (left is not None and dim != left) or sizes.equal(first, filled) is not True:
+        dim, size, *own = part
+        if cut is not None and dim != cut:
             return 0
-        left, filled = dim, Binary("+", filled, length, INT)
-        if sizes.equal(filled, size) is True:
+        cut = dim
+        parts.append((own[0], own[1]))
+        if _make_up(parts, size):
             return count
     return 0
+
+
+def _make_up(parts: Sequence[tuple[Expr, Expr]], size: Expr) -> bool:
+    """Whether parts, put in a row, go from 0 to a size."""
+    left = list(parts)
+    filled: Expr = ZERO
+    while left:
+        behind = next((part for part in left if sizes.equal(part[0], filled) is True), None)
+        if behind is None:
+            return False
+        left.remove(behind)
+        filled = Binary("+", filled, behind[1], INT)
+    return sizes.equal(filled, size) is True
 
 
 def _part(stmt: Stmt, name: str) -> tuple[Expr, Expr, Expr, Expr] | None:

@@ -18,6 +18,7 @@ from loma.errors import suggest
 from loma.functions import LomaModule, restored_layer
 from loma.packed_calls import shown
 from loma.reports import public
+from loma.tensor_functions import TensorFunction
 from loma.tools.samples import check_shapes
 
 Shape = int | Sequence[int]
@@ -37,7 +38,7 @@ class Module(torch.nn.Module):
     @public
     def __init__(
         self,
-        program: str | Path | LomaModule,
+        program: str | Path | LomaModule | TensorFunction,
         /,
         function: str | None = None,
         *,
@@ -45,8 +46,9 @@ class Module(torch.nn.Module):
         dtype: torch.dtype | None = None,
         **arguments: Shape | Tensor | float,
     ) -> None:
-        """``program`` is what :func:`loma.compile` takes, or what it gave. ``function``: by default
-        the one named as the file, or the only one. ``arguments``, by their names:
+        """``program`` is what :func:`loma.compile` takes, or what it gave, or a tensor function of
+        that. ``function``: by default the one named as the file, or the only one. ``arguments``, by
+        their names:
 
         * A tensor's shape, or a tensor to begin with, which is copied unless it is a Parameter:
           a parameter. An IntTensor or BoolTensor is a buffer, and given as a tensor.
@@ -62,6 +64,10 @@ class Module(torch.nn.Module):
                     f"'{name}' of a layer is no argument of its function, got {given!r}: rename an "
                     "argument of that name in the program"
                 )
+        if isinstance(program, TensorFunction):
+            if function not in (None, program.__name__):
+                raise ValueError(f"give one function, got {program!r} and '{function}'")
+            program, function = program.__self__, program.__name__
         found = program if isinstance(program, LomaModule) else compiler.compile(program)
         record = _record(found, function)
         title = record["name"]

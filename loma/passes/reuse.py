@@ -17,11 +17,13 @@ from dataclasses import dataclass
 
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
+from loma.core.distinct import names_once
 from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, INT, Binary, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst,
     Module, NoDiff, Reduce, Stmt, TensorType, Var, While, ZeroPad, replace,
 )  # fmt: skip
+from loma.core.overlap import reads_of, same_element
 from loma.core.walk import (
     blocks, children, expressions, free_variables, map_children, map_expressions,
     map_tensor_functions, mentioned_names, own_names, root, statements, substitute,
@@ -121,13 +123,13 @@ class _Reuse:
                 found = self._value(stmt, target, subscripts)
                 if found is not None and self._drops(found, known, rest):
                     return None
-                new = replace(stmt, value=self._expr(value, known))
+                new = replace(stmt, value=self._read(stmt, value, known))
                 self._forget(known, target.name)
                 if found is not None:
                     known.append(found)
                 return new
             case IndexAssign(value=value):
-                new = replace(stmt, value=self._expr(value, known))
+                new = replace(stmt, value=self._read(stmt, value, known))
                 self._forget(known, root(stmt.target))
                 return new
             case If():
@@ -195,6 +197,19 @@ class _Reuse:
             return True
         return False
 
+    def _read(self, stmt: IndexAssign, value: Expr, known: list[_Value]) -> Expr:
+        """:meth:`_expr` of a statement's value, which reads no more of what the statement writes
+        than the element that it writes: no order of its elements would be right for others."""
+        name, new = root(stmt.target), self._expr(value, known)
+        target, before = stmt.target, reads_of(name, value)
+        for read in reads_of(name, new):
+            if any(read.place == old.place for old in before):
+                continue
+            own = isinstance(target, Index) and same_element(target, read.place)
+            if not (own and names_once(stmt)):
+                return self._expr(value, [old for old in known if not _mentions(old, name)])
+        return new
+
     def _expr(self, expr: Expr, known: list[_Value]) -> Expr:
         """With reads of tensors that hold a costly part already."""
         if not self._may_read:
@@ -240,6 +255,11 @@ def _dimensions(old: _Value, new: _Value) -> tuple[int | None, ...] | None:
     if not all(sizes.equal(dims[k], dims_2[j]) is True for k, j in where.items()):
         return None
     return tuple(where.get(k) for k in range(len(old.places)))
+
+
+def _mentions(value: _Value, name: str) -> bool:
+    """Whether a read of the value reads that tensor."""
+    return name in (value.tensor.name, *(() if value.factor is None else [root(value.factor)]))
 
 
 def _is_costly(expr: Expr) -> bool:

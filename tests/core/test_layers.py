@@ -20,7 +20,7 @@ LAYERS = (
     "loma.errors", "loma.deep", "loma.config", "loma.cache.roots",
     "loma.cache.pruning", "loma.cache",
     "loma.runtime_errors", "loma.core", "loma.arithmetic", "loma.passes", "loma.frontend",
-    "loma.ad", "loma.packed_calls",
+    "loma.ad", "loma.packed_calls", "loma.reports",
     "loma.backends.kernels", "loma.backends.schedule", "loma.backends.lowering",
     "loma.backends.cfamily", "loma.backends.openmp", "loma.backends.cuda", "loma.backends.torch",
     "loma.backends",

@@ -52,6 +52,12 @@ for n in range(N):
 """, [
         "k[n, j] = float2int(x[n, j])", "y[n, j] = y[n, j] + x[n, j] * k[n, j]",
     ], ((3, 4),)),
+    ("ranges in ranges", "x : In[Tensor[N]]", "N", """
+for i in range(N):
+    for j in range(i):
+        for k in range(j):
+            y[i] += x[j] * x[k]
+""", ["y[i] += sum(sum(x[j] * x[k] for k in j) for j in i)"], ((6,),)),
     ("copy", "x : In[Tensor[N, M]], z : In[Tensor[M]]", "N, M", """
 for n in range(N):
     p = z

@@ -8,6 +8,7 @@ import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 from test_loops import program
 
+import loma
 from loma import passes, pipeline
 from loma.core.ir import Function, IndexAssign
 from loma.core.printer import print_function
@@ -190,3 +191,22 @@ def test_an_adjoint_that_has_one_statement_needs_no_tensor() -> None:
     )
     module = pipeline.program(program(X, "N, M", body)).module
     assert "_d_e" not in print_function(module.function("f__backward"))
+
+
+def test_a_statement_reads_no_other_elements_of_what_it_writes() -> None:
+    """The second product is the transposed first one, which is being written then."""
+    body = (
+        "y[i, j] = sum(x[i, k] * w[j, k] for k in K)\ny[i, j] += sum(x[j, k] * w[i, k] for k in K)"
+    )
+    text = program("x : In[Tensor[N, K]], w : In[Tensor[N, K]]", "N, N", body)
+    module = verified(passes.reuse)(parse(text))
+    assert print_function(module.function("f")).count("sum(") == 2
+    x, w = torch.randn(2, 40, 3)
+    expected = x @ w.T + w @ x.T
+    torch.testing.assert_close(loma.compile(text).f(x, w), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_statement_may_read_the_element_that_it_writes() -> None:
+    body = "y[i, j] = exp(x[i, j])\ny[i, j] += exp(x[i, j]) * x[i, j]"
+    module = verified(passes.reuse)(parse(program(X, "N, M", body)))
+    assert print_function(module.function("f")).count("exp(") == 1

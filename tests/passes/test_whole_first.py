@@ -29,7 +29,9 @@ CASES: tuple[tuple[str, str, int], ...] = (
     ("halves_and_more", LEFT + RIGHT + "y[n, d + 0] += x[n, d + 0] * w[d]", 2),
     ("one_half", "y[n, d + 0] += x[n, D + d] * w[d]", 0),
     ("a_half_twice", LEFT + "y[n, d + 0] += w[d] * sin(x[n, D + d])", 0),
-    ("the_other_half_first", RIGHT + LEFT, 0),
+    ("the_other_half_first", RIGHT + LEFT, 2),
+    ("only_the_other_half", RIGHT, 0),
+    ("the_other_half_twice", RIGHT + "y[n, D + d] += w[d]\n" + LEFT, 0),
     ("a_half_reads", LEFT + "y[n, D + d] += y[n, d + 0] * w[d]", 0),
     ("a_half_sums", LEFT + "y[n, D + d] += w[d] * x[m, d + 0]", 0),
 )  # fmt: skip

@@ -25,6 +25,7 @@ from loma.core.ir import Module
 from loma.core.saving import Save
 from loma.core.verify import verify
 from loma.frontend import parse
+from loma.passes.old_values import old_values
 
 Change = Callable[[Module], Module]
 CAPSNET = Path(__file__).resolve().parents[2] / "capsnet_loma"
@@ -71,11 +72,14 @@ def _with_pairs(text: str, save: Save) -> tuple[Module, Sequence[SplitPair]]:
 
 
 def verified(change: Change) -> Change:
-    """The change, with the invariants of the IR checked behind it."""
+    """The change, with the invariants of the IR checked behind it. The interpreter evaluates a
+    right side before it writes, whatever it reads; statements must not come to depend on that."""
 
     def run(module: Module) -> Module:
         new = change(module)
         verify(new)
+        if old_values(module) == module:
+            assert old_values(new) == new, "a statement depends on the order of its elements"
         return new
 
     return run

@@ -10,7 +10,7 @@ BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE
 PAGES = (
     "README.md", "docs/layers.md", "docs/tutorial.md", "docs/tensors.md", "docs/recipes.md",
     "docs/language.md", "docs/compat.md", "docs/python.md", "docs/gpu.md", "docs/performance.md",
-    "docs/capsnet.md",
+    "docs/capsnet.md", "docs/gradients.md",
 )  # fmt: skip
 
 

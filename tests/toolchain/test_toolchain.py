@@ -184,6 +184,21 @@ def test_a_compiler_that_refuses(empty_cache: Path, compiler: Callable[[str], Pa
     assert not list((empty_cache / "objects").iterdir())
 
 
+def test_who_waits_for_the_runtime_is_told(
+    empty_cache: Path,
+    compiler: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    compiler("exit 3")
+    told = "loma: compiling its runtime, once on this machine: about a minute\n"
+    for at_a_terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda known=at_a_terminal: known)
+        with pytest.raises(CompilationFailed):
+            loma.compile(SQUARE)
+        assert capsys.readouterr().err == (told if at_a_terminal else "")
+
+
 def test_a_compiler_that_is_killed(empty_cache: Path, compiler: Callable[[str], Path]) -> None:
     compiler("kill -9 $$")
     with pytest.raises(CompilationFailed, match="ended with signal 9"):

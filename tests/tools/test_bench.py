@@ -321,6 +321,22 @@ def test_explain_as_json_with_the_backward_part(squash_file: str) -> None:
     assert all(unit["bytes"] > 0 and unit["bound"] for unit in found["units"])
 
 
+def test_ints_are_given_and_half_precision_is_measured(tmp_path: Path) -> None:
+    path = tmp_path / "rounds.loma"
+    path.write_text(
+        "def rounds(x : In[Tensor[N]], iterations : In[int]) -> Tensor[N]:\n"
+        "    y : Tensor[N] = x\n"
+        "    for k in range(iterations):\n        y[i] = sin(y[i]) + x[i]\n    return y\n"
+    )
+    given = (str(path), "rounds", "--size", "N=8", "--dtype", "bfloat16")
+    code, output = run(*given, "--int", "iterations=3")
+    assert code == 0, output
+    assert output.startswith("rounds, without gradients, bfloat16, ")
+    code, output = run(*given, "--int", "iterations=3.5")
+    assert code == 2
+    assert "rounds: 'iterations' is an int, got 3.5" in output
+
+
 def test_sizes_must_be_given(squash_file: str) -> None:
     code, output = run(squash_file, "squash", "--size", "B=4")
     assert code == 2

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import loma
+
 pytest.importorskip("nbclient", reason="nbclient is not installed: pip install '.[test]'")
 pytest.importorskip("ipykernel", reason="ipykernel is not installed: pip install '.[test]'")
 
@@ -45,6 +47,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
     import nbclient
     import nbformat
 
+    loma.compile(PROGRAM.partition("\n")[2])  # no cell tells that the runtime is compiled first
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in CELLS])
     folder: Path = tmp_path_factory.mktemp("notebook")
     nbclient.NotebookClient(

@@ -339,3 +339,15 @@ def test_a_kernel_looks_its_tensors_up_once() -> None:
     assert before.count("x.template const_data_ptr<real>()") == 1
     assert before.count("y.template mutable_data_ptr<real>()") == 1
     assert "data_ptr" not in inside
+
+
+def test_serial_loops_are_optimised_as_loops() -> None:
+    """They stand in the host's part, which is not."""
+    text = code(
+        "def f(x : In[Tensor[B, T]]) -> Tensor[B, T]:\n    y : Tensor[B, T]\n"
+        "    y[b, 0] = x[b, 0]\n    for t in range(1, T):\n"
+        "        y[b, t] = 0.5 * y[b, t - 1] + x[b, t]\n    return y\n"
+    )
+    loop = text.index("for (int64_t _t")
+    assert text.rindex("host_begin.h") < loop
+    assert "[&](real* __restrict y_data_, const real* __restrict x_data_) LOMA_SERIAL {" in text

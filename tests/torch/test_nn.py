@@ -261,6 +261,17 @@ def test_mistakes_of_calls(layer: Any) -> None:
         layer(torch.ones(1, 3), w=torch.ones(2, 3))
 
 
+def test_a_function_in_place_of_its_program(program: loma.LomaModule) -> None:
+    """What a notebook's cell gives."""
+    layer, named = make(program.norm, weight=3, bias=3), make(program, "norm", weight=3, bias=3)
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(layer(x), named(x))
+    assert str(make(program.norm, "norm", weight=3, bias=3)) == str(named)
+    assert str(saved(layer, True)) == str(named)
+    with pytest.raises(ValueError, match=r"one function, got <loma function norm> and 'linear'"):
+        make(program.norm, "linear", w=(3, 3), b=3)
+
+
 def test_a_function_has_to_be_named_where_several_may_be_meant() -> None:
     with pytest.raises(ValueError, match="say which tensor function of 'module' the layer runs"):
         loma.nn.Module(LINEAR)

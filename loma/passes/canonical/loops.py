@@ -359,7 +359,10 @@ class _Rows:
                 raise _Refused
             summed: tuple[Axis, ...] = (self.axis,)
             if isinstance(value, Reduce) and value.kind == "sum":
-                summed, value = (*summed, *value.axes), value.body
+                ranges = (free_variables(axis.extent) for axis in value.axes)
+                # A range that the counter tells belongs to a sum of its own, inside.
+                if not any(self.axis.name in names for names in ranges):
+                    summed, value = (*summed, *value.axes), value.body
             made, around = ranged(target, op, Reduce("sum", value, summed, value.type), axes)
         if around:
             raise _Refused

@@ -1,0 +1,1 @@
+"""Tables that the works published which this project builds on, with loma in them."""
