@@ -195,7 +195,9 @@ def measure(entry: Entry, which: str, session: Session, before: Row | None = Non
         m.add_captured(LOMA)
         for name in m.of_group(EAGER):
             m.add_captured(name)
-    if is_late(settings):
+    if not (work.compiles and settings.compile):
+        pass
+    elif is_late(settings):
         row.notes[COMPILE] = LATE
     elif settings.device == "cuda":
         add_compiled(m)
@@ -243,8 +245,6 @@ def left_out(before: Row, growth: float, settings: Settings) -> dict[str, str]:
 
 def compile_for_cpu(m: Measuring, before: Row | None) -> None:
     """torch.compile of the two forms that are the fastest without, as long as there is time."""
-    if not (m.work.compiles and m.settings.compile):
-        return
     eager = m.of_group(EAGER)
     known = {name: time for name, time in (before.times if before else {}).items()
              if name.startswith(COMPILE)}  # fmt: skip
