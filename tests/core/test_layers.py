@@ -39,7 +39,10 @@ CIRCLES = {
 }
 
 MOST = 25  # files in a folder
-CROWDED: dict[str, str] = {}
+CROWDED = {
+    "tests/gradients/scalars": "a program for each report",
+    "tests/gradients/tensors": "a program for each report",
+}
 
 # Modules that use id(), and why. Copies of a statement are others to it, and what comes after a
 # statement that is gone may be the same: AD and fusion go by numbers (loma.core.walk.numbered).
