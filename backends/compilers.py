@@ -262,6 +262,13 @@ def run(command: tuple[str, ...], what: str) -> subprocess.CompletedProcess[str]
     return done
 
 
+def notice(text: str) -> None:
+    """A line on standard error for a person who waits: at a terminal, or in a notebook."""
+    stream = sys.stderr
+    if stream is not None and (stream.isatty() or type(stream).__module__.startswith("ipykernel")):
+        print(f"loma: {text}", file=stream, flush=True)
+
+
 def _failure(command: tuple[str, ...], done: subprocess.CompletedProcess[str], what: str) -> str:
     lines = (done.stderr or done.stdout).splitlines()
     first = next((i for i, line in enumerate(lines) if "error" in line or "ld: " in line), 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loma.backends.cfamily.device import Device
 from loma.backends.cuda import launches as cuda
+from loma.backends.cuda import lists
 from loma.backends.cuda import lower as cuda_lower
 from loma.backends.lowering.index_statements import library_call
 from loma.backends.openmp.launches import write
@@ -19,4 +20,5 @@ CUDA = Device(
     cuda_lower.lower,
     cuda.write,
     "gpu.h",
+    lists.serves_lists,
 )

@@ -27,7 +27,6 @@ from loma.backends.torch.files import RUNTIME_FOLDERS, quoted, runtime_file, run
 from loma.backends.torch.libraries import called
 from loma.backends.torch.parts import Parts, Real
 from loma.errors import ToolchainError
-from loma.reports import notice
 
 FIRST_FILE = "first.o"  # what of a module is compiled at once
 OBJECT_FILE = "kernels.o"
@@ -197,7 +196,7 @@ def build(source: GeneratedSource, parts: Parts, real: Real) -> Path:
 
     def compile_into(folder: Path) -> None:
         if cache.find(_runtime_key(toolchain, "python")) is None:
-            notice("compiling its runtime, once on this machine: about a minute")
+            compilers.notice("compiling its runtime, once on this machine: about a minute")
         objects = compilers.in_parallel(
             lambda: _compile_generated(toolchain, source, folder, FIRST_FILE, parts.prelude, flags),
             *_runtime_objects(toolchain, *called(source.files[0][1]), "launch", "python"),

@@ -57,13 +57,6 @@ def show_warnings(found: Iterable[UserWarning]) -> None:
         )
 
 
-def notice(text: str) -> None:
-    """A line on standard error for a person who waits: at a terminal, or in a notebook."""
-    stream = sys.stderr
-    if stream is not None and (stream.isatty() or type(stream).__module__.startswith("ipykernel")):
-        print(f"loma: {text}", file=stream, flush=True)
-
-
 def _caller(frame: FrameType) -> FrameType:
     """The frame outside of loma from which it was called; the outermost, if there is none."""
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):

@@ -24,11 +24,12 @@ os.environ.setdefault("LOMA_CACHE_DIR", str(ROOT / ".pytest_cache" / "loma"))
 os.environ.setdefault("LOMA_SPECIALISATIONS", "0")
 
 # What is compiled takes half as long so, and most tests compare values: loops with `omp simd` are
-# vectorised at this level, too. These files and folders have loma's own flags, as they are about
-# flags, or about what optimisation makes of kernels; CapsNet is what users run. With --full, all
-# tests have them.
+# vectorised at this level, too. These files have loma's own flags, as they are about flags, or
+# about what optimisation makes of kernels. With --full, all tests have them.
 QUICK_FLAGS = "-O1"
-OWN_FLAGS = {"kernels", "test_capsnet_compare.py", "test_compiler_settings.py", "test_toolchain.py"}
+OWN_FLAGS = {
+    "test_compiler_settings.py", "test_panels_apart.py", "test_tiles.py", "test_vector_math.py",
+}  # fmt: skip
 _FLAGS_GIVEN = "LOMA_CXXFLAGS" in os.environ
 
 # Some tests need no torch (.ci/matrix). Without it, the folder of its tests would be found.
@@ -41,10 +42,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # Files that take long, though some have few tests: they come first, so that no worker ends alone.
+# While the first compiles the runtime, the second needs none.
 LONGEST = (
-    "docs/test_docs.py", "kernels/test_index_statements.py", "capsnet/test_capsnet_compare.py",
-    "cuda/test_sweeps.py", "core/test_ops.py", "torch/test_specialise.py",
-    "schedule/test_spellings.py", "passes/test_passes.py", "torch/test_tuning.py",
+    "docs/test_docs.py", "schedule/test_spellings.py", "kernels/test_index_statements.py",
+    "capsnet/test_capsnet_compare.py", "cuda/test_sweeps.py", "core/test_ops.py",
+    "torch/test_specialise.py", "passes/test_passes.py", "torch/test_tuning.py",
     "capsnet/test_capsnet_gpu.py",
     "capsnet/test_capsnet_profile.py", "kernels/test_sanitized_kernels.py",
     "capsnet/test_training.py", "ad/test_guards.py", "ad/test_scalar_in_tensors.py",
@@ -84,7 +86,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full",
         action="store_true",
-        help="the tests that are marked as full run, too",
+        help="the second tier of tests, marked as full, runs, too, as in .ci/full: for hours",
     )
     parser.addoption(
         "--sanitize-all",
@@ -101,9 +103,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--full"):
-        for item in items:
-            if item.get_closest_marker("full"):
+        second = [item for item in items if item.get_closest_marker("full")]
+        if any("::" in argument for argument in config.args):  # who names a test is told why not
+            for item in second:
                 item.add_marker(pytest.mark.skip(reason="runs with --full"))
+        else:
+            config.hook.pytest_deselected(items=second)
+            items[:] = [item for item in items if not item.get_closest_marker("full")]
     if config.getoption("--device") != "cpu":
         for item in items:
             if item.get_closest_marker("cpu"):
@@ -124,7 +130,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """The level of optimisation, for the test and what it starts."""
     if _FLAGS_GIVEN:
         return
-    if item.config.getoption("--full") or OWN_FLAGS & {item.path.name, item.path.parent.name}:
+    if item.config.getoption("--full") or item.path.name in OWN_FLAGS:
         os.environ.pop("LOMA_CXXFLAGS", None)
     else:
         os.environ["LOMA_CXXFLAGS"] = QUICK_FLAGS

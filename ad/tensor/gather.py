@@ -47,6 +47,7 @@ def gather(
     solved: dict[str, Expr] = {}
     subscripts: list[Expr] = []
     new_axes: list[Axis] = []
+    is_dilated = False
     counts = [free_variables(s) for s in place.subscripts]
     stays = [
         (isinstance(s, Var) and (s.name not in extents or sizes.equal(extents[s.name], dim)))
@@ -66,9 +67,11 @@ def gather(
         if form is None:
             return None
         elsewhere = set().union(*(c for k, c in enumerate(counts) if k != position))
-        axis = _solvable(form[0], elsewhere | bare)
+        complete = {name for name, e in extents.items() if sizes.equal(e, dims[position])}
+        axis = _solvable(form[0], elsewhere | bare, complete)
         if axis is None:
             return None
+        is_dilated = is_dilated or any(sizes.constant(c) not in (1, -1) for c in form[0].values())
         own_index = Var(names.fresh(f"{axis}_x"), INT)
         sign = sizes.constant(form[0][axis])
         term = Binary("*", form[0][axis], Var(axis, INT), INT)
@@ -85,6 +88,8 @@ def gather(
     moved = _padded(substitute(value, solved), {a.name: a.extent for a in new_axes})
     vanishes = _vanishes(value, set(solved)) and not _looks_up(value, set(solved))
     if test is not None and not (vanishes and set(solved) <= whole):
+        if is_dilated:  # a condition for each element costs more than scattering
+            return None
         moved = b.select(test, moved, b.flt(0))
     kept = tuple(axis for axis in axes if axis.name not in solved)
     target = replace(place, subscripts=tuple(subscripts))
@@ -97,13 +102,15 @@ def _is_alone(counts: list[frozenset[str]], position: int, axes: Collection[str]
     return len(own) == 1 and sum(not own.isdisjoint(count) for count in counts) == 1
 
 
-def _solvable(coefficients: dict[str, Expr], excluded: set[str]) -> str | None:
-    """An axis with coefficient 1 or -1 that no other subscript uses."""
+def _solvable(coefficients: dict[str, Expr], excluded: set[str], complete: set[str]) -> str | None:
+    """An axis with coefficient 1 or -1 that no other subscript uses; ``complete``: those that have
+    as many values as the dimension."""
     units = [a for a, c in coefficients.items() if sizes.constant(c) in (1, -1)]
     units = [a for a in units if a not in excluded]
     if len(units) < len(coefficients) and len(coefficients) > 1:
-        # A strided axis would have to run over its whole range for every element: scatter instead.
-        return None
+        # The others run over their whole ranges for every element of the dimension. Of a dilation,
+        # h + 2 * p, these are as many steps as without; of a stride, 2 * h + p, they would be more.
+        units = [a for a in units if a in complete]
     return units[0] if units else None
 
 

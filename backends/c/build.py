@@ -52,20 +52,20 @@ def _detect(command: tuple[str, ...], extra_flags: tuple[str, ...]) -> Compiler:
 
 
 @functools.cache
-def _openmp(command: tuple[str, ...]) -> tuple[str, ...]:
+def openmp(command: tuple[str, ...]) -> tuple[str, ...]:
     """Flags for OpenMP, if a program that uses it compiles and links; else its loops are serial."""
     with tempfile.TemporaryDirectory(prefix="loma-") as folder:
         source, made = Path(folder, "openmp.c"), Path(folder, "openmp.so")
         source.write_text(_PARALLEL)
         # The library that torch brings comes first, and then gcc needs no other; clang's own is
         # another one, which may be missing.
-        openmp = ("-fopenmp", "-Wl,--as-needed", *compilers.openmp_flags())
-        flags = (*openmp, "-fPIC", "-shared", "-Wl,-z,defs", str(source), "-o", str(made))
+        found = ("-fopenmp", "-Wl,--as-needed", *compilers.openmp_flags())
+        flags = (*found, "-fPIC", "-shared", "-Wl,-z,defs", str(source), "-o", str(made))
         try:
             compilers.run((*command, *flags), "asking the C compiler for OpenMP")
         except CompilationFailed:
             return ()
-    return openmp
+    return found
 
 
 def build(source: GeneratedSource) -> Path:
@@ -74,18 +74,18 @@ def build(source: GeneratedSource) -> Path:
     CompilerNotFound without a compiler, CompilationFailed when it refuses the code.
     """
     compiler = detect()
-    openmp = _openmp(compiler.command) if "-fopenmp" in source.flags else ()
+    linked = openmp(compiler.command) if "-fopenmp" in source.flags else ()
     level = _optimisation(source.text)
 
     def compile_into(folder: Path) -> None:
         for name, text in source.files:
             (folder / name).write_text(text, encoding="utf-8")
         file, made = folder / source.files[0][0], folder / LIBRARY_FILE
-        flags = (level, *compiler.flags, "-shared", str(file), *openmp, "-lm")
+        flags = (level, *compiler.flags, "-shared", str(file), *linked, "-lm")
         compilers.compile_files(compiler.command, flags, made, "compiling generated C", config.C)
 
     parts = [part for file in source.files for part in file]
-    return cache.obtain(cache.digest([compiler.digest, level, *openmp, *parts]), compile_into)
+    return cache.obtain(cache.digest([compiler.digest, level, *linked, *parts]), compile_into)
 
 
 def _optimisation(text: str) -> str:

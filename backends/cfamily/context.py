@@ -60,7 +60,7 @@ class CppContext(FunctionContext):
     and whether it is written. ``registers``: on a GPU, those of a kernel's private tensors that
     each of its threads has, and ``shared`` the tensors in memory that it writes. ``captured``: what
     text for another device takes of the host, and ``helpers`` the scalar functions of the module in
-    such text.
+    such text; ``serves_lists``: the function's kernel may run for several calls at once.
     """
 
     def __init__(self, function: Function, module: Module, machine: Target) -> None:
@@ -76,6 +76,7 @@ class CppContext(FunctionContext):
         self.shared: frozenset[str] = frozenset()
         self.captured: Captured | None = None
         self.helpers = ""
+        self.serves_lists = False
         self.mutated = _mutated(function)
         self.dense = _dense(function)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,7 +16,7 @@ from loma.backends.schedule.host import (
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.target import Target
-from loma.core.ir import IndexAssign
+from loma.core.ir import Function, IndexAssign
 
 Library: TypeAlias = Contract | Convolve
 DeviceNode: TypeAlias = (
@@ -34,7 +34,8 @@ class Device:
     that a library computes as a whole. ``lower``: a function's steps to its tree. ``write`` writes
     a node that the device runs; what the host does besides is the same for all devices. Tensors are
     cleared by the device inside kernels and serial loops. ``launches``: the header of what the host
-    starts kernels with, on a device that has some of its own. ``choices`` says which way lowering
+    starts kernels with, on a device that has some of its own. ``serves_lists``: whether a launch
+    there may serve several calls of the function. ``choices`` says which way lowering
     goes where there are several; None: the usual one.
     """
 
@@ -45,6 +46,7 @@ class Device:
     lower: Callable[[FunctionContext, tuple[Step, ...]], tuple[HostNode, ...]]
     write: Callable[[HostWriter, DeviceNode], None]
     launches: str = ""
+    serves_lists: Callable[[Function, Sequence[HostNode]], bool] = lambda *_: False
     choices: Choices | None = None
 
     def library_call_of(self, stmt: IndexAssign) -> Library | None:

@@ -84,7 +84,8 @@ def _built(task: Task) -> Built:
         place = f"{task.path}: function '{task.function}'{line}"
         raise CompilationFailed(f"{place}: for {task.architecture}, {error}") from error
     number = int(task.architecture.removeprefix("sm_"))
-    return Built(task, image, cubin.needs(image, kernel.name, number))
+    entry = f"{kernel.name}__lists" if task.form.lists else kernel.name
+    return Built(task, image, cubin.needs(image, entry, number))
 
 
 def write(built: Iterable[Built], folder: Path) -> None:

@@ -24,7 +24,7 @@ class Kernel:
     """A kernel of a function's host code, and how that launches it. ``line``: of the program, 0
     where none is known. ``numbers``: how many it is given. ``shares``: threads share the steps of
     an iteration, ``across`` or along memory; ``splits``: blocks may, too. ``private``: iterations
-    have memory of their own."""
+    have memory of their own. ``lists``: a launch may serve positions of lists."""
 
     name: str
     text: str
@@ -35,6 +35,7 @@ class Kernel:
     across: bool = False
     splits: bool = False
     private: bool = False
+    lists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Form:
     narrow: int = 0
     depth: int = 0
     width: int = 0
+    lists: bool = False
 
     @property
     def name(self) -> str:
@@ -61,6 +63,7 @@ class Form:
         parts += [f"stage{self.stage}"] * (self.stage > 0)
         parts += ["workspace"] * (not self.shared)
         parts += ["known"] * self.known
+        parts += ["lists"] * self.lists
         parts += [f"{_NARROW[self.narrow]}_{self.depth}_{self.width}"] * (self.narrow > 0)
         return "_".join(parts)
 
@@ -75,6 +78,8 @@ def forms(kernel: Kernel) -> list[Form]:
     found = list(dict.fromkeys(_forms(kernel)))
     if kernel.numbers:
         found.append(replace(found[min(1, len(found) - 1)], known=True))
+    if kernel.lists:
+        found.append(replace(found[0], lists=True))
     return found
 
 
@@ -116,6 +121,8 @@ def options(kernel: Kernel, form: Form, real: str) -> list[str]:
             f"-DLOMA_NARROW={form.narrow}", f"-DLOMA_DEPTH={form.depth}",
             f"-DLOMA_WIDTH={form.width}",
         ]  # fmt: skip
+    if form.lists:
+        found += ["-DLOMA_ALIGNED", "-DLOMA_LISTED"]
     if form.known:
         found += ["-DLOMA_ALIGNED", "-DLOMA_KNOWN"]
         found += [f"-DLOMA_KNOWN_{k}={_KNOWN}" for k in range(kernel.numbers)]

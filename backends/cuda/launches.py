@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from loma.backends.cfamily import syntax as c
-from loma.backends.cfamily.context import Captured, HostWriter
+from loma.backends.cfamily.context import Captured, CppContext, HostWriter
 from loma.backends.cfamily.cpp import ELEMENTS, scalar_type
 from loma.backends.cfamily.device import DeviceNode
 from loma.backends.cfamily.loops import iterations, write_check
@@ -21,6 +21,7 @@ from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda import texts
 from loma.backends.cuda.iterations import ITERATION, joined_indices, with_joined
 from loma.backends.cuda.pairs import write_either, write_pairs
+from loma.backends.cuda.owned import OwnedText, reads_ahead
 from loma.backends.cuda.print import SeveralText, ThreadText
 from loma.backends.cuda.registers import in_registers, meets
 from loma.backends.cuda.serial import write_in_place, write_serial
@@ -29,7 +30,7 @@ from loma.backends.cuda.sweeps import write_sweep
 from loma.backends.lowering.index_statements import COUNTER
 from loma.backends.openmp import launches as host
 from loma.backends.schedule.host import (
-    Buffer, Clear, Either, Launch, PairsPass, Pass, Serial, Stream, flat,
+    Buffer, Clear, Either, HostNode, Launch, PairsPass, Pass, Serial, Stream, flat,
 )  # fmt: skip
 from loma.backends.schedule.ir import (
     AllReduce, InPlace, Loop, Node, Parallel, Store, dtype_of,
@@ -76,7 +77,7 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
 def _write_statement(owner: HostWriter, tree: Parallel) -> None:
     context = owner.context
     several = None if tree.team is None else tree.team.several
-    text = ThreadText(context, tree) if several is None else SeveralText(context, tree, several)
+    text = SeveralText(context, tree, several) if several is not None else _text(context, tree)
     counter, inside = text.local(tree.counter), Writer(1)
     text.nodes(inside, tree.body)
     launch = Start(owner, "kernel", tree.source)
@@ -90,6 +91,8 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
         if several is not None:
             how = "several_at_once"
             given = f"grid_, {c.item_text(context.ints(several.extent))}"
+        elif isinstance(text, OwnedText):
+            how, given, head = "owned", f"grid_, {_reading(text, counter)}", _owned_head(counter)
         with body.block(f"loma::{how}({given}, {head}", ");"):
             body.extend(dedented(inside.lines))
         for check in tree.checks:
@@ -136,7 +139,7 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
     context, writer, kernel = owner.context, owner.writer, launch.kernel
     over = ", ".join(axis.name for axis in kernel.axes)
     writer.comment(f"kernel over {over}{host.lines_of(kernel.source)}")
-    made = Start(owner, "kernel", kernel.source, shares=True)
+    made = Start(owner, "kernel", kernel.source, shares=_is_several(launch.body))
     own = {*assigned(kernel.body), *counters(kernel.body), *(axis.name for axis in kernel.axes)}
     own |= {var.name for var in (kernel.count, kernel.first, *launch.scalars) if var is not None}
     if kernel.blocks is not None:
@@ -181,6 +184,12 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
             body, "fused", c.item_text(count), widest, "workspace_.bytes()",
             private=bool(buffers),
         )  # fmt: skip
+
+
+def _is_several(body: Sequence[HostNode]) -> bool:
+    """Whether threads may read what others wrote before a barrier: there is more than one loop."""
+    inside = list(flat(body))
+    return len(inside) > 1 or not isinstance(inside[0], Parallel)
 
 
 def _write_iterations(
@@ -266,7 +275,7 @@ def _widest(owner: HostWriter, launch: Launch, own: set[str]) -> str:
 def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
     """A statement's loop inside of a kernel."""
     context = owner.context
-    text = ThreadText(context, tree)
+    text = _text(context, tree)
     counter = text.local(tree.counter)
     inside = Writer()
     text.nodes(inside, tree.body)
@@ -283,10 +292,28 @@ def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
     how = "alike" if text.alike else "each" if row is None else "beside"
     if text.adds:
         how = f"template {_adding(tree)}"
+    if isinstance(text, OwnedText):
+        how, head = "owned", _owned_head(counter)
+        given = f"{c.item_text(count)}, {_reading(text, counter)}"
     with owner.writer.block(f"team_.{how}({given}, {head}", ");"):
         owner.writer.extend(inside.lines)
     for check in tree.checks:
         write_check(owner.writer, context, check)
+
+
+def _text(context: CppContext, tree: Parallel) -> ThreadText:
+    text = ThreadText(context, tree)
+    plain = tree.team is None and not (text.adds or text.alike or tree.checks)
+    ahead = reads_ahead(tree) if plain else ()
+    return OwnedText(context, tree, ahead) if ahead else text
+
+
+def _reading(text: OwnedText, counter: str) -> str:
+    return f"[&](const int64_t {counter}) {{ return {text.reads()}; }}"
+
+
+def _owned_head(counter: str) -> str:
+    return f"[&](const int64_t {counter}, [[maybe_unused]] const auto& part_, const auto& read_)"
 
 
 def _row(text: ThreadText, tree: Parallel) -> c.Expression | None:

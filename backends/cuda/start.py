@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, HostWriter, data, statement_text
@@ -34,6 +34,7 @@ class Start:
         self._params: list[str] = []
         self._pointers: list[str] = []
         self._exchanged: list[str] = []  # pointers to what other threads write between barriers
+        self._elements: list[str] = []  # the numbers that may lie on the device
         self._given: list[str] = []
         self._numbers: dict[str, str] = {}  # which a kernel has last
 
@@ -46,7 +47,8 @@ class Start:
         context = self._context
         if not written and _is_number(context, tensor):
             element = ELEMENTS[dtype_of(tensor)]
-            self._params.append(f"const loma::Number<{element}> {name}")
+            self._params.append(f"const loma::Number<{element}> {name}given_")
+            self._elements.append(f"const loma::Number<{element}> {name} = {name}given_.read();")
             self._given.append(f"launch_.template element<{element}>({context.variable(tensor)});")
             return
         type_, argument = data(context, tensor, written)
@@ -87,8 +89,11 @@ class Start:
             kernel.line(f"  LOMA_NUMBER({k}, {name});")
         kernel.extend([f"  LOMA_POINTER({name});" for name in self._pointers])
         kernel.extend([f"  LOMA_EXCHANGED({name});" for name in self._exchanged])
+        kernel.extend([f"  {line}" for line in self._elements])
         kernel.extend(body.lines)
         kernel.line("}")
+        if self._context.serves_lists:
+            kernel.line(f"LOMA_LISTS({self.name})")
         text = before + kernel.text()
         if "__scalar<" in text:
             text = f"{texts.VALUES}{self._context.helpers}\n\n{text}"
@@ -97,10 +102,9 @@ class Start:
         context = self._context
         line = next((s.span.line for s in self._source if s.span.line), 0)
         line = line_in_file(line) if line else 0
-        context.kernels.append(
-            asdict(Kernel(self.name, text, line, how, len(self._numbers), **facts))
-        )
-        made = f'"{self.name}", R"loma(\n{text}\n)loma"'
+        record = Kernel(self.name, text, line, how, len(self._numbers), **facts)
+        context.kernels.append(asdict(replace(record, lists=context.serves_lists)))
+        made = f'"{self.name}", R"loma(\n{text}\n)loma"' + ", true" * context.serves_lists
         context.loops.append(f"static loma::gpu::Kernel {self.name}({made});")
         writer = self._owner.writer
         writer.declare(f"loma::gpu::Launch launch_({self.name}, sizeof(real));")

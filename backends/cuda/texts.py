@@ -11,9 +11,10 @@ _FILES = (
     "openmp/runtime/arithmetic.h", "openmp/runtime/special.h", "openmp/runtime/spans.h",
     "cuda/runtime/report.h",
     "cuda/device/checks.h", "cuda/device/containers.h", "cuda/device/device.h",
-    "cuda/device/divide.h", "cuda/device/grid.h", "cuda/device/matrix_units.h",
-    "cuda/device/pairs.h", "cuda/device/parts.h", "cuda/device/places.h", "cuda/device/reduce.h",
-    "cuda/device/several.h", "cuda/device/statement.h", "cuda/device/std.h",
+    "cuda/device/divide.h", "cuda/device/grid.h", "cuda/device/lists.h",
+    "cuda/device/matrix_units.h", "cuda/device/pairs.h", "cuda/device/parts.h",
+    "cuda/device/places.h", "cuda/device/reduce.h", "cuda/device/several.h",
+    "cuda/device/statement.h", "cuda/device/std.h",
     "cuda/device/sweep.h", "cuda/device/team.h", "cuda/device/values.h",
     "cuda/device/vector_math.h",
 )  # fmt: skip

@@ -22,6 +22,7 @@ from loma.backends.kernels.sharing import (
 )  # fmt: skip
 from loma.backends.kernels.pairs import Pairs, region
 from loma.backends.kernels.panels import InPanels, in_panels
+from loma.backends.kernels.starts import with_starts
 from loma.backends.kernels.sweeps import sweeps
 from loma.core.ir import Declare, For, Function, If, Stmt, Var, While, replace
 from loma.core.names import Names, names_of
@@ -40,6 +41,8 @@ def fuse(
     if "scans" in config.optimisations():
         function = peeled(scans(function, ("sum",), elementwise=flat))
     names = Names(names_of(function))
+    if not flat:  # sweeps know scores by products that stand alone
+        function = with_starts(function, library, names)
     function = replace(function, body=numbered(beside(function).body))
     fusion = _Fusion(function, library, names, elements=elements, flat=flat)
     return fusion.with_sweeps() if flat else fusion.run()

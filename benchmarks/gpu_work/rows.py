@@ -47,7 +47,8 @@ class Settings:
 class Row:
     """``times``: milliseconds of the forms; ``errors``: of their results, relative; ``notes``: why
     a form was not run; ``memory``: bytes that a call takes beyond its arguments, where that is
-    measured. ``size``: the fewest bytes that have to be moved."""
+    measured. ``intervals``: what a time is known to, in milliseconds; ``results``: other figures.
+    ``size``: the fewest bytes that have to be moved."""
 
     key: str
     title: str
@@ -57,6 +58,8 @@ class Row:
     errors: dict[str, float] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
+    intervals: dict[str, float] = field(default_factory=dict)
+    results: dict[str, float] = field(default_factory=dict)
     probe: Call | None = None  # loma's call, whose launches are looked at in the end
 
     def best(self, own: bool) -> str | None:
@@ -81,7 +84,7 @@ class Row:
         return {
             "key": self.key, "title": self.title, "goal": self.goal, "bytes": self.size,
             "milliseconds": self.times, "errors": self.errors, "notes": self.notes,
-            "memory": self.memory,
+            "memory": self.memory, "intervals": self.intervals, "results": self.results,
             "loma": self.best(True), "peer": self.best(False), "ratio": self.ratio(),
             "bytes a second": bandwidth,
             "share of copy": bandwidth / copy if bandwidth and copy else None,

@@ -1,7 +1,7 @@
 """Random programs: text, values and derivatives, each way of computing them against the others.
 
 ``pytest --fuzz-examples N tests/ad/test_fuzz.py`` tries N programs at random; without it they are
-few and always the same.
+few and always the same, with --full twice as many.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ Check = Callable[[Any], None]
 def fuzz(request: pytest.FixtureRequest) -> Callable[..., None]:
     """``fuzz(check, examples, **options)``: checks programs that a Generator makes."""
     wanted = request.config.getoption("--fuzz-examples")
+    part = 1 if request.config.getoption("--full") else 2
 
     def run(check: Check, examples: int, generator: Any = Generator, **options: bool) -> None:
         @hypothesis.settings(
-            max_examples=wanted or examples,
+            max_examples=wanted or examples // part,
             derandomize=wanted is None,
             database=None,
             # what has failed is printed as it is: to make it smaller takes minutes

@@ -423,7 +423,7 @@ def test_a_compiler_without_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )  # fmt: skip
     compiler.chmod(0o755)
     monkeypatch.setenv("LOMA_CC", str(compiler))
-    assert build._openmp((str(compiler),)) == ()
+    assert build.openmp((str(compiler),)) == ()
     _, lib = compat.compile(ABI)
     x, y, total = (ctypes.c_float * 2)(1, 2), (ctypes.c_float * 2)(), ctypes.c_float()
     lib.each(x, y, total, 2)

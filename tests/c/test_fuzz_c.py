@@ -41,7 +41,7 @@ def calls(program: Program, scalars: Scalars) -> dict[str, list[Any]]:
     ("options", "level"),
     [
         (Options("double", "slices"), "-O2"),
-        (Options("double", "pointers"), "-O0"),
+        pytest.param(Options("double", "pointers"), "-O0", marks=pytest.mark.full),
         pytest.param(
             Options("double", "pointers", by_value=0, stack=0), "-O1", marks=pytest.mark.full
         ),

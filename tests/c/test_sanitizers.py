@@ -143,7 +143,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "options", [*OPTIONS[1:3], OPTIONS[4]], ids=lambda o: f"{o.real}-{o.arrays}"
+    "options",
+    [pytest.param(OPTIONS[1], marks=pytest.mark.full), OPTIONS[2], OPTIONS[4]],
+    ids=lambda o: f"{o.real}-{o.arrays}",
 )
 def test_the_corpus_and_its_derivatives(folder: Path, options: Options) -> None:
     programs = (*PROGRAMS, *DERIVATIVES)
@@ -177,6 +179,7 @@ def test_structs_by_pointer(folder: Path, options: Options) -> None:
     check(driver, folder)
 
 
+@pytest.mark.full
 def test_random_programs_and_their_derivatives(folder: Path) -> None:
     programs = {f"p{seed}_": random_program(seed) for seed in range(6)}
     known = {

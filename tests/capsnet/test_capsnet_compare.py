@@ -18,12 +18,18 @@ from loma import config
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_everything_agrees() -> None:
-    report = compare()
-    assert report.ok, report.failures()
-    assert {item.function for item in report.comparisons} == {*FUNCTIONS, "network"}
+def test_everything_agrees(pytestconfig: pytest.Config) -> None:
+    """Layers in float64, and the network in float32; with --full each in both."""
+    if pytestconfig.getoption("--full"):
+        reports = [compare()]
+    else:
+        layers = compare((torch.float64,), names=FUNCTIONS)
+        reports = [layers, compare((torch.float32,), names=("network",))]
+    found = [item for report in reports for item in report.comparisons]
+    assert all(report.ok for report in reports), [report.failures() for report in reports]
+    assert {item.function for item in found} == {*FUNCTIONS, "network"}
     for name in FUNCTIONS:  # each layer under autograd and by its explicit derivative
-        assert {i.how for i in report.comparisons if i.function == name} == {"autograd", "d_f"}
+        assert {i.how for i in found if i.function == name} == {"autograd", "d_f"}
 
 
 def test_a_broken_rule_is_found(tmp_path: Path) -> None:

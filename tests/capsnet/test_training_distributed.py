@@ -155,6 +155,7 @@ def test_the_others_name_the_process_that_was_killed() -> None:
     )
 
 
+@pytest.mark.full
 def test_wrong_options_are_reported_once() -> None:
     code, output, errors = run(2, *TRAIN, "--device", "cuda:99")  # there are not so many GPUs
     assert (code, output) == (1, "")
@@ -178,6 +179,7 @@ def test_two_gpus(tmp_path: Path, engine: Engine) -> None:
 # ---------------------------------------------------------------------------------- the command
 
 
+@pytest.mark.full
 def test_a_batch_that_cannot_be_shared_is_reported_once(images: Path, tmp_path: Path) -> None:
     options = ["--data", str(images), "--output", str(tmp_path), "--batch", "5"]
     code, output, errors = run(2, *TRAIN, *options)

@@ -11,6 +11,7 @@ import device_texts as texts
 import numpy as np
 import pytest
 import torch
+from sampled import diagonals, one_in
 from shim_device import REALS, Form, Kernel, LaunchError, number, seed
 
 from loma.backends.cuda import texts as device
@@ -25,6 +26,7 @@ LAYOUTS = (
     (64, 64, False), (512, 512, False), (1024, 1024, False), (64, 2, True), (256, 8, True),
     (1024, 32, True),
 )  # fmt: skip
+ALONG = [layout for layout in LAYOUTS if not layout[2]]
 FORMS = [
     Form(threads, team, across, slices, blocks=blocks)
     for (threads, team, across), (slices, blocks) in zip(
@@ -48,8 +50,7 @@ def written(shape: tuple[int, ...], dtype: Any) -> Array:
     return np.full(shape, -77, dtype)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
-@pytest.mark.parametrize("real", REALS)
+@pytest.mark.parametrize(("form", "real"), diagonals(3, FORMS, REALS), ids=str)
 def test_sums_of_rows(form: Form, real: str) -> None:
     kernel, form = Kernel(texts.ROW_SUMS), replace(form, real=real)
     for n, d in sizes(form):
@@ -63,7 +64,7 @@ def test_sums_of_rows(form: Form, real: str) -> None:
         assert y.tobytes() == again.tobytes()
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", one_in(3, FORMS), ids=str)
 def test_sums_of_ints_are_exact(form: Form) -> None:
     for n, d in sizes(form):
         x = np.random.default_rng(n).integers(-(2**60), 2**60, (n, d))
@@ -72,7 +73,7 @@ def test_sums_of_ints_are_exact(form: Form) -> None:
         np.testing.assert_array_equal(y, x.sum(1))
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", one_in(3, FORMS), ids=str)
 def test_products_and_extremes(form: Form) -> None:
     for n, d in sizes(form):
         x = values((n, d))
@@ -88,8 +89,7 @@ def test_products_and_extremes(form: Form) -> None:
         np.testing.assert_array_equal(y, ones.prod(1))
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
-@pytest.mark.parametrize("real", REALS)
+@pytest.mark.parametrize(("form", "real"), diagonals(3, FORMS, REALS), ids=str)
 def test_first_of_the_best_positions(form: Form, real: str) -> None:
     form = replace(form, real=real)
     for n, d in sizes(form):
@@ -104,8 +104,7 @@ def test_first_of_the_best_positions(form: Form, real: str) -> None:
         np.testing.assert_array_equal(y, x.argmin(1))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("real", REALS)
+@pytest.mark.parametrize(("layout", "real"), diagonals(3, LAYOUTS, REALS), ids=str)
 def test_two_reductions_of_columns(layout: tuple[int, int, bool], real: str) -> None:
     form = Form(*layout, real=real)
     for n, d in sizes(form):
@@ -160,11 +159,14 @@ def test_what_teams_add_to_elements(layout: tuple[int, int], known: bool) -> Non
         np.testing.assert_array_equal(y, expected)
 
 
-@pytest.mark.parametrize(("beside", "team"), [(1, 1), (2, 1), (3, 1), (4, 1), (4, 4)])
-@pytest.mark.parametrize("real", REALS)
-@pytest.mark.parametrize("known", [False, True])
-def test_several_sums_of_a_thread(beside: int, team: int, real: str, known: bool) -> None:
+@pytest.mark.parametrize(
+    ("sums", "real", "known"),
+    diagonals(2, [(1, 1), (2, 1), (3, 1), (4, 1), (4, 4)], REALS, [False, True]),
+    ids=str,
+)
+def test_several_sums_of_a_thread(sums: tuple[int, int], real: str, known: bool) -> None:
     """As many at once as the host says, if the axis has groups of so many."""
+    beside, team = sums
     for b, m, n, k in ((8, 4, 3, 5), (4, 12, 1, 9), (6, 7, 4, 2), (4, 4, 4, 0), (0, 3, 4, 2)):
         w: Array = np.random.default_rng(m).integers(-9, 9, (m, n, k)).astype(REALS[real])
         x: Array = np.random.default_rng(b).integers(-9, 9, (b, m, k)).astype(REALS[real])
@@ -178,8 +180,7 @@ def test_several_sums_of_a_thread(beside: int, team: int, real: str, known: bool
         np.testing.assert_array_equal(added, 1 + expected)
 
 
-@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if not layout[2]], ids=str)
-@pytest.mark.parametrize("real", REALS)
+@pytest.mark.parametrize(("layout", "real"), diagonals(3, ALONG, REALS), ids=str)
 def test_columns_of_parts(layout: tuple[int, int, bool], real: str) -> None:
     """Few columns have several threads each, as many have one, and some threads have none."""
     form = Form(*layout, blocks=2, real=real)
@@ -211,9 +212,9 @@ def test_long_kernels_give_the_same(layout: tuple[int, int]) -> None:
         assert not np.isnan(y).any()
 
 
-@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if not layout[2]], ids=str)
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("real", REALS)
+@pytest.mark.parametrize(
+    ("layout", "shared", "real"), diagonals(3, ALONG, [True, False], REALS), ids=str
+)
 def test_fused_softmax(layout: tuple[int, int, bool], shared: bool, real: str) -> None:
     form = Form(*layout, shared=shared, real=real)
     tolerance = 1e-5 if real == "float" else 1e-13
@@ -239,8 +240,7 @@ def test_fused_softmax(layout: tuple[int, int, bool], shared: bool, real: str) -
             np.testing.assert_allclose(c, sums, rtol=tolerance)
 
 
-@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if not layout[2]], ids=str)
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("layout", "shared"), diagonals(3, ALONG, [True, False]), ids=str)
 def test_steps_wait_for_each_other(layout: tuple[int, int, bool], shared: bool) -> None:
     form = Form(*layout, shared=shared)
     for n, d in ((1, 1), (7, 33), (3, 1000), (60, 8)):

@@ -12,6 +12,7 @@ import pytest
 import shim
 import shim_device
 import torch
+from sampled import diagonals
 
 import loma
 from loma.backends.cuda import images
@@ -170,11 +171,14 @@ def check(recorded: Recorded, module: loma.LomaModule, name: str, *given: Any) -
     return found  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    "sizes",
-    [(1, 1, 1, 32, 32), (2, 130, 65, 32, 64), (1, 20, 200, 40, 24), (1, 129, 64, 128, 128),
-     (3, 16, 17, 96, 16)],
+    ("sizes", "dtype"),
+    diagonals(
+        3,
+        [(1, 1, 1, 32, 32), (2, 130, 65, 32, 64), (1, 20, 200, 40, 24), (1, 129, 64, 128, 128),
+         (3, 16, 17, 96, 16)],
+        [torch.bfloat16, torch.float16],
+    ),
     ids=str,
 )  # fmt: skip
 def test_sizes(
@@ -260,9 +264,10 @@ def test_out_arguments(module: loma.LomaModule) -> None:
         torch.testing.assert_close(found.double(), wanted, rtol=2e-2, atol=5e-2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("file", ["attention", "causal_attention"])
 def test_every_spelling(recorded: Recorded, file: str) -> None:
-    """All spellings of attention are one sweep."""
+    """All spellings of attention are one sweep, as test_sweeps_found.py has it of statements."""
     module = loma.compile(SPELLINGS / f"{file}.loma")
     text = (SPELLINGS / f"{file}.loma").read_text("utf-8")
     names = re.findall(r"^def ([a-z]\w*)", text, re.MULTILINE)

@@ -39,6 +39,7 @@ def _through_all_stages(text: str) -> None:
 @pytest.mark.parametrize(("layer", "count"), [("tensors", 60), ("scalars", 250)])
 def test_what_is_nearly_right(layer: str, count: int, request: pytest.FixtureRequest) -> None:
     wanted = request.config.getoption("--fuzz-examples")
+    count //= 1 if request.config.getoption("--full") else 3
     rng = random.Random(time.time_ns() if wanted else 0)
     # the routing and its derivatives take seconds each
     texts = [text for _, text in (tensor_programs() if layer == "tensors" else scalar_programs())

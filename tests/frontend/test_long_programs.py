@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sampled import diagonals
 from c_host import CProgram
 from scalar_oracle import Scalars, check_adjoint, check_differences, random_floats
 
@@ -46,7 +47,9 @@ def checked(text: str, calls: Sequence[tuple[Sequence[Any], float | None]]) -> N
     assert again.functions == program.module.functions
 
 
-@pytest.mark.parametrize("count", [LONGEST_SUM, LONGEST_SUM + 1, 333, 2500])
+@pytest.mark.parametrize(
+    "count", [LONGEST_SUM, LONGEST_SUM + 1, 333, pytest.param(2500, marks=pytest.mark.full)]
+)
 def test_sums(count: int) -> None:
     """Of both signs, with one variable in all terms."""
     terms = [f"{'-+'[k % 3 == 0]} x * {k}.0" for k in range(count)]
@@ -97,8 +100,9 @@ def branches(count: int) -> str:
     return text
 
 
-@pytest.mark.parametrize("count", [LONGEST_CHAIN, LONGEST_CHAIN + 1, 300])
-@pytest.mark.parametrize("other", [True, False])
+@pytest.mark.parametrize(
+    ("count", "other"), diagonals(2, [LONGEST_CHAIN, LONGEST_CHAIN + 1, 300], [True, False])
+)
 def test_branches(count: int, other: bool) -> None:
     """In a loop, where another branch is taken each time; with and without an 'else'."""
     text = (

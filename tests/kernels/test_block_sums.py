@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sampled import diagonals
 from tree_runs import arguments, lowered
 from unfused import Order, Seen, unfused_module
 
@@ -78,8 +79,7 @@ def test_parts_come_last_where_they_can() -> None:
     assert targets("before that is written again") == ["r", "y", "a_parts", "y"]
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("elements", [1, 12])
+@pytest.mark.parametrize(("case", "elements"), diagonals(2, CASES, [1, 12]))
 def test_values(case: str, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As trees and as plain statements, whatever blocks have, for all sizes from 0."""
     machine = replace(registry.CPU.machine, rows=elements)

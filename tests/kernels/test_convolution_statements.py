@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sampled import diagonals
 import torch
 import torch.nn.functional as F
 from click.testing import CliRunner
@@ -240,8 +241,7 @@ def test_calls_take_the_place_of_loops(case: Case, tmp_path: Path) -> None:
     assert "_loop1" not in text
 
 
-@pytest.mark.parametrize("step", [1, 2, -1])
-@pytest.mark.parametrize("taps", [1, 3, 8])
+@pytest.mark.parametrize(("step", "taps"), diagonals(3, [1, 2, -1], [1, 3, 8]))
 def test_what_a_condition_leaves_out_is_not_there_beside_infinity(step: int, taps: int) -> None:
     """Where there are more taps than steps, too, and in the derivatives."""
     shift = 4 if step < 0 else -1

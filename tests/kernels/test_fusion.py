@@ -10,7 +10,7 @@ from changed_programs import (
     CAPSNET, INDEX_POINTS, LAYER_POINTS, OPERATOR_POINTS, TRAP_POINTS, Changed, Point, compare,
     random_points, with_derivative,
 )  # fmt: skip
-from sampled import every_second
+from sampled import one_in
 from unfused import Order, Seen, unfused_module
 
 from loma.backends.kernels import lifetimes
@@ -21,7 +21,7 @@ from loma.passes import optimise
 
 FEW, BACKWARDS, WHOLE = Order(), Order(block=3, panel=1, backwards=True), Order(block=99, panel=99)
 POINTS = [
-    *every_second([*INDEX_POINTS, *TRAP_POINTS], 1),
+    *one_in(3, [*INDEX_POINTS, *TRAP_POINTS], 1),
     *(pytest.param(point, marks=pytest.mark.full) for point in (*OPERATOR_POINTS, *LAYER_POINTS)),
 ]
 

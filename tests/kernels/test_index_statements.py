@@ -19,6 +19,7 @@ from oracle import (
     gradients,
     random_weights,
 )
+from sampled import one_in
 from trap_cases import TRAPS
 
 CASES = [*INDEX_CASES, *TRAPS]
@@ -30,8 +31,9 @@ COMPILED_TWICE = ("in_place", "reductions", "tensor_calls")
 COMPILED_ONCE = ("softmax", "recurrence", "triangle")
 FULL_TWICE = (*COMPILED_TWICE, "matmul", "strided_convolution", "per_pixel_convolution",
               "embedding", "scalar_calls")  # fmt: skip
-TRAP_NAMES = {case.name for case in TRAPS}  # compiled with --full only
-RUNS = [pytest.param(n, marks=pytest.mark.full) if n in TRAP_NAMES else n for n in BY_NAME]
+TRAP_NAMES = [case.name for case in TRAPS]  # compiled with --full only
+LATER = [pytest.param(name, marks=pytest.mark.full) for name in TRAP_NAMES]
+INDEX_NAMES = [case.name for case in INDEX_CASES]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,7 @@ def test_index_statement(
     check_case(traps if is_trap else program, BY_NAME[name], libtorch=libtorch)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*one_in(3, INDEX_NAMES), *LATER])
 def test_in_float32(program: Program, traps: Program, name: str) -> None:
     case = BY_NAME[name]
     args = case.arguments()
@@ -83,7 +85,7 @@ def _spread(tensor: torch.Tensor) -> torch.Tensor:
     return wide[..., 1]
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*INDEX_NAMES, *LATER])
 def test_any_strides(program: Program, traps: Program, name: str) -> None:
     case = BY_NAME[name]
     args = case.arguments()

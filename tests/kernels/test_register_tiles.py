@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from sampled import diagonals
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -128,9 +129,9 @@ def test_windows(program: loma.LomaModule, dtype: torch.dtype) -> None:
         assert _close(program.windows(x, f), right), values
 
 
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
-@pytest.mark.parametrize(("values", "row"), SIZES)
-def test_known_sizes(known: loma.LomaModule, values: int, row: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("sizes", "dtype"), diagonals(2, SIZES, TOLERANCE), ids=str)
+def test_known_sizes(known: loma.LomaModule, sizes: tuple[int, int], dtype: torch.dtype) -> None:
+    values, row = sizes
     for summed in SUMMED:
         d, x = torch.randn(summed, 5, values, dtype=dtype), torch.randn(summed, 5, row, dtype=dtype)
         c, before = torch.randn(summed, dtype=dtype), torch.randn(5, values, row, dtype=dtype)

@@ -31,7 +31,7 @@ FUNCTIONS(asin) FUNCTIONS(acos) FUNCTIONS(atan) FUNCTIONS(sinh) FUNCTIONS(cosh) 
 FUNCTIONS(exp2) FUNCTIONS(log1p) FUNCTIONS(log2)
 """
 FLAGS = {
-    "native": (*compilers.native_flags(), "-fopenmp"),
+    "native": (*compilers.native_flags(), "-fopenmp-simd"),
     "least": (),
 }
 # Units in the last place; those of the C library's vector versions are what glibc states.

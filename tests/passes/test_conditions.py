@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sampled import diagonals, name_of
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 from test_loops import program
@@ -94,8 +95,15 @@ for t in range(M):
     assert "y[i, t - 1] if t > 0 else 0.0" in printed
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (1, 1), (0, 3), (2, 0)])
-@pytest.mark.parametrize("statement", [*(s for s, _ in SHORTER), *AS_THEY_ARE[:-2]])
+@pytest.mark.parametrize(
+    ("shape", "statement"),
+    diagonals(
+        2,
+        [(3, 4), (1, 1), (0, 3), (2, 0)],
+        [*(s for s, _ in SHORTER), *AS_THEY_ARE[:-2]],
+    ),
+    ids=name_of,
+)
 def test_values_and_derivatives(statement: str, shape: tuple[int, int]) -> None:
     generator = torch.Generator().manual_seed(4)
     args = tuple(torch.randn(s, generator=generator, dtype=torch.float64) for s in (shape, (3,)))

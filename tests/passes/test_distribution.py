@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from sampled import diagonals, name_of
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 from test_loops import program
@@ -112,8 +113,11 @@ def test_the_adjoint_of_a_weight_is_one_product() -> None:
     assert "        _d_w[m, k] = sum(_d_p[n, t, k] * x[n, t, m] for n in N for t in T)" in found
 
 
-@pytest.mark.parametrize("case", [*LEAVING, *STAYING], ids=lambda case: case[0])
-@pytest.mark.parametrize("sizes", [(3, 4, 2, 5), (1, 2, 1, 1)])
+@pytest.mark.parametrize(
+    ("case", "sizes"),
+    diagonals(2, [*LEAVING, *STAYING], [(3, 4, 2, 5), (1, 2, 1, 1)]),
+    ids=name_of,
+)
 def test_values_and_derivatives(case: tuple[object, ...], sizes: tuple[int, int, int, int]) -> None:
     n, t, m, k = sizes
     name, params, text = (str(part) for part in case[:3])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from sampled import diagonals, name_of
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 
@@ -99,8 +100,11 @@ def test_the_same_order(case: tuple[str, str]) -> None:
     assert print_function(canonical.layouts(module).function("f")) == before
 
 
-@pytest.mark.parametrize("case", [*CHANGED, *LEFT], ids=lambda case: case[0])
-@pytest.mark.parametrize("sizes", [(3, 4, 2), (1, 1, 1), (0, 3, 1)])
+@pytest.mark.parametrize(
+    ("case", "sizes"),
+    diagonals(2, [*CHANGED, *LEFT], [(3, 4, 2), (1, 1, 1), (0, 3, 1)]),
+    ids=name_of,
+)
 def test_values_and_derivatives(case: tuple[str, ...], sizes: tuple[int, int, int]) -> None:
     whole = with_derivative(text(case[1]))
     generator = torch.Generator().manual_seed(6)

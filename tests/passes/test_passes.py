@@ -12,7 +12,7 @@ from changed_programs import (
     INDEX_POINTS, LAYER_POINTS, OPERATOR_POINTS, TRAP_POINTS, Change, Changed, Point, compare,
     expected, random_points, verified,
 )  # fmt: skip
-from sampled import every_second
+from sampled import one_in
 from test_specialise_pass import values_of
 
 from loma import passes
@@ -58,7 +58,7 @@ def changed(text: str, name: str, save: Save) -> Changed:
     return Changed(text, verified(PASSES[name]), save)
 
 
-@pytest.mark.parametrize("point", [*every_second(PROGRAMS), *LATER], ids=lambda p: p.name)
+@pytest.mark.parametrize("point", [*one_in(3, PROGRAMS), *LATER], ids=lambda p: p.name)
 def test_each_pass(point: Point) -> None:
     for name in PASSES:
         compare(point, changed(point.text, name, "auto"))
@@ -67,7 +67,7 @@ def test_each_pass(point: Point) -> None:
 @pytest.mark.parametrize(
     "point",
     [
-        *every_second([*PROGRAMS, *OPERATOR_POINTS], 1),
+        *one_in(3, [*PROGRAMS, *OPERATOR_POINTS], 1),
         *(pytest.param(point, marks=pytest.mark.full) for point in LAYER_POINTS),
     ],
     ids=lambda p: p.name,
@@ -105,7 +105,7 @@ def sized(text: str) -> Changed:
     return _SizedProgram(text, passes.canonical_form)
 
 
-@pytest.mark.parametrize("point", [*every_second(PROGRAMS, 1), *LATER], ids=lambda p: p.name)
+@pytest.mark.parametrize("point", [*one_in(3, PROGRAMS, 2), *LATER], ids=lambda p: p.name)
 def test_known_sizes(point: Point) -> None:
     compare(point, sized(point.text))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sampled import diagonals, name_of
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 from test_loops import program
@@ -149,8 +150,9 @@ def test_which_values_get_one_name(case: tuple[str, str, bool]) -> None:
     assert assigned(module.function("f")) - assigned(new.function("f")) == goes
 
 
-@pytest.mark.parametrize("shape", [(3, 2), (2, 2), (0, 2), (2, 0)])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+@pytest.mark.parametrize(
+    ("shape", "case"), diagonals(2, [(3, 2), (2, 2), (0, 2), (2, 0)], CASES), ids=name_of
+)
 def test_values_and_derivatives(case: tuple[str, str, bool], shape: tuple[int, int]) -> None:
     name, body, _ = case
     if 0 in shape and "0]" in body:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sampled import diagonals, name_of
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 from test_loops import program
@@ -128,8 +129,7 @@ def test_what_stays_apart(case: Case) -> None:
     assert made_of_locals(program(params, result, body))
 
 
-@pytest.mark.parametrize("rows", [2, 1, 0])
-@pytest.mark.parametrize("case", [*ONE, *APART], ids=lambda case: case[0])
+@pytest.mark.parametrize(("rows", "case"), diagonals(2, [2, 1, 0], [*ONE, *APART]), ids=name_of)
 def test_values_and_derivatives(case: Case, rows: int) -> None:
     name, params, result, body, (first, *others) = case
     generator = torch.Generator().manual_seed(2)

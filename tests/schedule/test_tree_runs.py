@@ -14,6 +14,7 @@ from corpus import tensor_programs
 from index_cases import CASES as INDEX_CASES
 from operator_cases import CASES as OPERATOR_CASES
 from oracle import entry
+from sampled import one_in
 from schedule_cases import CASES as SCHEDULE_CASES
 from trap_cases import TRAPS
 from tree_runs import arguments, compare, run_program
@@ -45,7 +46,7 @@ def _known(name: str, text: str) -> Mapping[str, Any]:
     return {param.name: value for param, value in zip(params, values, strict=True)}
 
 
-@pytest.mark.parametrize("name", SCHEDULE_CASES)
+@pytest.mark.parametrize("name", one_in(2, SCHEDULE_CASES))
 def test_programs_of_this_folder(name: str) -> None:
     assert all(run_program(SCHEDULE_CASES[name], name, tries=3).values())
 
@@ -55,7 +56,7 @@ def test_index_statements(case: Any) -> None:
     assert all(run_program(case.text, case.name, _known(case.name, case.text), 1).values())
 
 
-@pytest.mark.parametrize("name", SCHEDULE_CASES)
+@pytest.mark.parametrize("name", one_in(2, SCHEDULE_CASES, 1))
 def test_programs_of_this_folder_for_gpus(name: str) -> None:
     assert all(run_program(SCHEDULE_CASES[name], name, tries=3, device=registry.CUDA).values())
 

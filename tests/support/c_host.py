@@ -68,7 +68,9 @@ class CProgram:
         self.options = options
         source = generate(module, dataclasses.replace(options, entries=True))
         self.text = source.text
-        self.library = ctypes.CDLL(str(compiled(source.text, *STRICT, "-fopenmp", *flags)))
+        # A clang may have come without its OpenMP: then loops are serial.
+        known = "-fopenmp" if build.openmp(build.detect().command) else "-Wno-unknown-pragmas"
+        self.library = ctypes.CDLL(str(compiled(source.text, *STRICT, known, *flags)))
         self._records = {record["name"]: record for record in source.metadata["functions"]}
         self._structs: dict[str, Any] = {}
         for struct in module.structs:

@@ -183,6 +183,43 @@ def test_processes_that_use_the_cache_meanwhile(folder: Path) -> None:
     assert removed > 0
 
 
+_READER = """
+import sys, time
+from pathlib import Path
+from loma import cache
+key, stop = sys.argv[1], Path(sys.argv[2])
+found = 0
+while not stop.exists():
+    place = cache.find(key)
+    assert place is not None and (place / "data").stat().st_size == 1000
+    if not found:
+        print("found", flush=True)
+    found += 1
+    time.sleep(0.01)
+"""
+
+
+def test_what_another_process_uses_stays_while_this_one_goes_over_the_bound(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest of all, but in use; of the others the least recently used are gone."""
+    used = _store("used", age=3 * DAY)
+    stop = tmp_path / "stop"
+    command = [sys.executable, "-c", _READER, used, str(stop)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "found\n"
+        monkeypatch.setattr(cache_pruning, "_SCAN_SECONDS", 0.0)
+        monkeypatch.setenv("LOMA_CACHE_LIMIT", "10K")
+        keys = [_store(str(k), age=2 * DAY - k * HOUR) for k in range(20)]
+        stop.touch()
+    assert reader.returncode == 0
+    left = [(folder / "objects" / key).exists() for key in keys]
+    assert 3 <= sum(left) <= 9
+    assert left == sorted(left)
+    assert cache.find(used) is not None
+
+
 def test_the_command(folder: Path) -> None:
     run = CliRunner().invoke
     assert run(cli.main, ["cache", "prune"]).output == "removed 0 objects with 0.0 MiB\n"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -184,3 +186,27 @@ def test_the_readme_gives_the_commands_that_ci_runs() -> None:
     install = README_COMMANDS[1].partition(" && .venv/bin/python")[0]
     assert install.replace("pip install", "pip install --quiet") in script
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_every_python_that_is_named_is_tested_by_the_hosted_ci(setup: dict[str, Any]) -> None:
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text("utf-8")
+    (listed,) = re.findall(r"^ +python: (\[.+\])$", workflow, re.MULTILINE)
+    prefix = "Programming Language :: Python :: 3."
+    named = [name.rpartition(" ")[2] for name in setup["classifiers"] if name.startswith(prefix)]
+    assert json.loads(listed) == named
+    assert named[0] == setup["python_requires"].removeprefix(">=")
+    assert "- run: .ci/run\n" in workflow
+
+
+def test_what_contributors_find(setup: dict[str, Any]) -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert "\n## How versions are numbered\n" in changes
+    assert f"\n## {setup['version']}" in changes
+    guide = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    assert README_COMMANDS[1].partition(" && .venv/bin/python")[0] in guide
+    forms = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml"))
+    assert len(forms) >= 3
+    for form in forms:
+        lines = form.read_text("utf-8").splitlines()
+        keys = [line.partition(":")[0] for line in lines if line[0].isalpha()]
+        assert keys == ["name", "description", "labels", "body"], form.name

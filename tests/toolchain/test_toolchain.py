@@ -221,6 +221,7 @@ def test_the_key_depends_on_source_flags_and_compiler(
 
 
 def test_a_level_of_optimisation_is_for_modules_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOMA_CXXFLAGS", raising=False)
     own = toolchain.detect()
     assert own.runtime is None
     monkeypatch.setenv("LOMA_CXXFLAGS", "-O2")

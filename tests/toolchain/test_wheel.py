@@ -21,6 +21,7 @@ import pytest
 
 import loma
 from conftest import ROOT
+from loma.backends.scalar import extension
 
 PROGRAMS = {
     "tensors.loma": """\
@@ -184,6 +185,8 @@ def _copy_runtime(work: Path, cache: Path) -> None:
     for name in ("core.o", "product.o", "convolution.o", "python.o"):
         for file in Path(os.environ["LOMA_CACHE_DIR"]).glob(f"objects/*/{name}"):
             shutil.copytree(file.parent, cache / "objects" / file.parent.name)
+    scalar = Path(str(extension().__file__)).parent
+    shutil.copytree(scalar, cache / "objects" / scalar.name)
 
 
 def _state(folder: Path) -> dict[Path, tuple[int, int]]:

@@ -207,6 +207,7 @@ def test_timers_count_runs_and_work(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert compiler.compile(path).__native__.probes() == []  # type: ignore[union-attr]
 
 
+@pytest.mark.full
 @pytest.mark.cpu
 def test_a_fused_loop_is_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOMA_OPT", raising=False)
@@ -287,6 +288,7 @@ def test_bench_prints_the_time_of_a_call(squash_file: str) -> None:
     assert "page faults a call" in output
 
 
+@pytest.mark.full
 @pytest.mark.cpu
 def test_explain_prints_a_row_for_each_statement(
     squash_file: str, monkeypatch: pytest.MonkeyPatch

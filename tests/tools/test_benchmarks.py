@@ -162,6 +162,7 @@ def test_optimisers_are_measured(measured: tuple[dict[str, Any], Path, str]) -> 
     assert set(found["momentum many"]["groups"]) == {EAGER, LOMA}
 
 
+@pytest.mark.full
 def test_a_gpu_is_measured_with_right_results(tmp_path: Path) -> None:
     """Without one: the results of all forms, those of the networks' layers apart."""
     file = tmp_path / "gpu.json"

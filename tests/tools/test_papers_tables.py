@@ -57,6 +57,15 @@ def test_high_order_convolution(tmp_path: Path) -> None:
 
 
 @pytest.mark.cpu
+def test_multi_scale_dense(tmp_path: Path) -> None:
+    found = rows("multi_scale_dense", tmp_path, "--rows", "size", "network", "training")
+    assert set(found) == both("layer 9 2 2", "network 2 7") | {"training"}
+    assert set(found["layer 9 2 2 forward"]["intervals"]) == {
+        "loma", "loma, in place", "eager conv2d"
+    }  # fmt: skip
+
+
+@pytest.mark.cpu
 def test_tensor_comprehensions(tmp_path: Path) -> None:
     found = rows("tensor_comprehensions", tmp_path, "--rows", "2LUT", "MLP3")
     assert set(found) == both("2LUT 3x4x5x7", "MLP3 3x5x4x3x2")

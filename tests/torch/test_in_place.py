@@ -209,7 +209,7 @@ ONES = [torch.ones(3)]
         ((ONES[0], ONES, ONES, 1.0), TypeError, "argument 'x' must be a list or tuple of tensors"),
         (([1.0], ONES, ONES, 1.0), TypeError, r"'x'\[0\] must be a tensor, got float"),
         ((ONES, ONES, ONES), TypeError, r"mix\(\) misses argument 'a'"),
-        ((ONES, ONES, ONES, "1"), TypeError, "argument 'a' must be a number, got str"),
+        ((ONES, ONES, ONES, "1"), TypeError, "argument 'a' must be a number, or a list"),
         ((ONES, ONES * 2, ONES, 1.0), ValueError, "'y' has 2 tensors, but 'x' has 1"),
         ((ONES, [torch.ones(2)], ONES, 1.0), ValueError, r"'y'\[0\] has shape \[2\], but 'x'"),
         ((ONES, [torch.ones(3).double()], ONES, 1.0), TypeError, r"'y'\[0\] is Double, but 'x'"),

@@ -97,6 +97,67 @@ def make(setting: str, params: Any, which: str = "loma", **more: Any) -> Any:
     return (mine if which == "loma" else torchs)(params, **{**arguments, **more})
 
 
+# ---------------------------------------------------------- steps counted beside the parameters
+
+
+CAPTURABLE = [name for name in SETTINGS if SETTINGS[name][0] is not loma.optim.SGD]
+
+
+@pytest.mark.parametrize("setting", CAPTURABLE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_capturable_steps_are_the_same_within_rounding(setting: str, dtype: torch.dtype) -> None:
+    """The corrections are computed in the dtype of ``step``, float32, and not in double."""
+    plain, counted = parameters(dtype), parameters(dtype)
+    take_steps(make(setting, plain), plain, 20)
+    optimizer = make(setting, counted, capturable=True)
+    change = take_steps(optimizer, counted, 20)
+    eps = torch.finfo(torch.bfloat16 if dtype == torch.bfloat16 else torch.float32).eps
+    size = max(p.abs().max().item() for p in plain)
+    assert farthest(plain, counted) <= 20 * eps * (size + ROUNDINGS * change)
+    assert all(state["step"] == 20 for state in optimizer.state.values())
+
+
+def test_the_first_corrections_do_not_cancel() -> None:
+    """1 - 0.999 in float32 has lost four digits; a step of the same sign is lr at first."""
+    for beta2 in (0.999, 0.99999, 0.0):
+        param = torch.zeros(1).requires_grad_()
+        betas = (0.0 if beta2 == 0.0 else 0.9, beta2)
+        optimizer = loma.optim.Adam([param], lr=0.5, betas=betas, eps=0.0, capturable=True)
+        param.grad = torch.ones(1)
+        optimizer.step()
+        assert param.item() == pytest.approx(-0.5, rel=1e-6)
+
+
+def test_a_capturable_learning_rate_may_change() -> None:
+    lr = torch.tensor([0.5], dtype=torch.float64)
+    params = parameters()
+    optimizer = loma.optim.AdamW(params, lr=lr, capturable=True, weight_decay=0.1)
+    plain = parameters()
+    other = loma.optim.AdamW(plain, lr=0.5, weight_decay=0.1)
+    take_steps(optimizer, params, 2)
+    take_steps(other, plain, 2)
+    lr.fill_(0.01)
+    other.param_groups[0]["lr"] = 0.01
+    take_steps(optimizer, params, 2)
+    take_steps(other, plain, 2)
+    torch.testing.assert_close(params, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_capturable_state_goes_both_ways() -> None:
+    counted, plain = parameters(), parameters()
+    first = loma.optim.Adam(counted, capturable=True)
+    take_steps(first, counted, 3)
+    second = loma.optim.Adam(plain)
+    second.load_state_dict(first.state_dict())
+    assert second.param_groups[0]["capturable"]  # as torch's: options are loaded, too
+    copied = copy.deepcopy(first)
+    own = copied.param_groups[0]["params"]
+    take_steps(copied, own, 2, seed=3)
+    take_steps(first, counted, 2, seed=3)
+    assert all(torch.equal(a, b) for a, b in zip(own, counted, strict=True))
+    assert all(state["step"] == 3 for state in second.state.values())
+
+
 # ------------------------------------------------------------------------- the same as torch.optim
 
 

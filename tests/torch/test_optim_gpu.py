@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_optim import SETTINGS, gradients, make, parameters
+from test_optim import CAPTURABLE, SETTINGS, gradients, make, parameters
 from torch import Tensor
 
 import loma
@@ -87,6 +87,61 @@ def test_a_step_waits_for_nothing(setting: str) -> None:
         optimizer.step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@needs_gpu
+@pytest.mark.parametrize("setting", CAPTURABLE)
+def test_a_graph_of_a_step_takes_the_next_one_each_time(setting: str) -> None:
+    """Beside steps that are not captured; the learning rate, which lies on the GPU, changes."""
+    own, plain = on_gpu(parameters()), on_gpu(parameters())
+    rates = [torch.tensor(0.01, device="cuda") for _ in range(2)]
+    captured = make(setting, own, capturable=True, lr=rates[0])
+    other = make(setting, plain, capturable=True, lr=rates[1])
+    steps(captured, own, 2)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured.step()
+    steps(other, plain, 2)
+    for k, grads in enumerate(gradients(own, 5, seed=4)):
+        for param, twin, grad in zip(own, plain, grads, strict=True):
+            assert param.grad is not None
+            param.grad.copy_(grad)
+            twin.grad = grad.cuda()
+        for rate in rates:
+            rate.fill_(0.01 * (k + 1))
+        graph.replay()
+        other.step()
+    assert all(state["step"] == 7 for state in captured.state.values())
+    assert_same(own, plain)
+
+
+@needs_gpu
+@pytest.mark.parametrize("setting", ["adam", "adamw"])
+def test_a_step_whose_number_is_the_hosts_is_not_captured(setting: str) -> None:
+    params = on_gpu(parameters())
+    optimizer = make(setting, params)
+    steps(optimizer, params, 1)
+    refused = pytest.raises(RuntimeError, match="make the optimiser with capturable=True")
+    with refused, torch.cuda.graph(torch.cuda.CUDAGraph()):
+        optimizer.step()
+    assert all(state["step"] == 1 for state in optimizer.state.values())
+
+
+@needs_gpu
+@pytest.mark.parametrize("capturable", [False, True])
+def test_a_launch_steps_many_parameters(capturable: bool) -> None:
+    shapes = [(1001,)] * 12
+    params = on_gpu(parameters(shapes=shapes))
+    optimizer = loma.optim.Adam(params, capturable=capturable)
+    for param in params:
+        param.grad = torch.randn_like(param)
+    for _ in range(2):
+        optimizer.step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        optimizer.step()
+        torch.cuda.synchronize()
+    names = [event.name for event in profile.events() if "__lists" in event.name]
+    assert len(names) == (2 if capturable else 1), names
 
 
 @needs_gpu

@@ -5,6 +5,7 @@
 //   LOMA_ACROSS   1: neighbours are threads of neighbouring teams (statements only)
 //   LOMA_STAGE    0, or 1 and 2 for a reduction in two stages (statements only)
 //   LOMA_SHARED   1: private memory is shared memory, 0: it is the workspace (iterations only)
+//   LOMA_LISTED   if a launch is for positions of lists
 //   LOMA_ALIGNED  if all pointers are multiples of 16 bytes
 //   LOMA_LONG     if the kernel has many loops (by its text)
 //   LOMA_KNOWN    and LOMA_KNOWN_0, ...: the ints that this kernel is for
@@ -37,7 +38,18 @@
 
 using real = LOMA_REAL;
 
-#define LOMA_KERNEL extern "C" __global__ void __launch_bounds__(LOMA_THREADS)
+#define LOMA_ENTRY extern "C" __global__ void __launch_bounds__(LOMA_THREADS)
+#ifdef LOMA_LISTED
+#include "lists.h"
+#define LOMA_KERNEL static inline __device__ void
+#define LOMA_LISTS(name) \
+  LOMA_ENTRY name##__lists(const __grid_constant__ loma::Lists lists_) { \
+    loma::at_position<name>(lists_.words); \
+  }
+#else
+#define LOMA_KERNEL LOMA_ENTRY
+#define LOMA_LISTS(name)
+#endif
 
 #ifdef LOMA_ALIGNED
 #define LOMA_POINTER(name) static_cast<void>(__builtin_assume_aligned(name, 16))

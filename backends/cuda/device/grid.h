@@ -36,7 +36,18 @@ struct Grid {
   int64_t bytes;    // of an iteration, a multiple of 16
   Report* report;   // where checks that fail are told
   int64_t beside;   // iterations that a thread may take side by side
+  int64_t first;    // of the blocks, where a launch is for positions of lists (lists.h)
+  int64_t blocks;   // so many
 };
+
+// Which of the blocks that take the iterations in turns this is, and how many there are.
+#ifdef LOMA_LISTED
+inline int64_t block(const Grid& grid) { return int64_t(blockIdx.x) - grid.first; }
+inline int64_t blocks(const Grid& grid) { return grid.blocks; }
+#else
+inline int64_t block(const Grid&) { return blockIdx.x; }
+inline int64_t blocks(const Grid&) { return gridDim.x; }
+#endif
 
 // A float argument: an element on the device, or a value where there is no pointer.
 template <typename real>
@@ -45,6 +56,9 @@ struct Number {
   real value;
 
   real operator[](int64_t) const { return pointer ? *pointer : value; }
+
+  // Read once, before a kernel writes anything: behind a write it would be read again.
+  Number read() const { return {nullptr, (*this)[0]}; }
 };
 
 }  // namespace loma

@@ -103,6 +103,24 @@ inline void added(const At& at, const Body& body) {
   for (int k = 0; k < rounds; ++k) *places[k] = values[k];
 }
 
+// What an iteration reads before it writes.
+template <typename number, int count>
+struct Read {
+  number values[count];
+
+  number operator[](int64_t k) const { return values[k]; }
+};
+
+// Iterations that change elements of their own: all of some are read before the first is written.
+template <int rounds, typename At, typename Reading, typename Body>
+inline void owned(const At& at, const Reading& reading, const Body& body) {
+  decltype(reading(at(0))) read[rounds];
+#pragma unroll
+  for (int k = 0; k < rounds; ++k) read[k] = reading(at(k));
+#pragma unroll
+  for (int k = 0; k < rounds; ++k) body(at(k), Alone(), read[k]);
+}
+
 // One of the threads that do the same, of which one writes.
 struct Twin : Alone {
   static bool leads() { return threadIdx.x % kTeam == 0; }

@@ -169,9 +169,9 @@ inline auto start(const Several<n>&, number zero) {
 template <int n, typename Body>
 inline bool several_taken(const Grid& grid, int64_t extent, const Body& body) {
   if (grid.beside != n || extent % n != 0) return false;
-  const int64_t count = grid.count / n, all = int64_t(gridDim.x) * kTeams;
+  const int64_t count = grid.count / n, all = blocks(grid) * kTeams;
   bounded(count, [&](const auto& at) {
-    int64_t p = int64_t(blockIdx.x) * kTeams + threadIdx.x;
+    int64_t p = block(grid) * kTeams + threadIdx.x;
     for (; p < count; p += all) body(at(p), Several<n>());
   });
   return true;

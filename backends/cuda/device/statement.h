@@ -24,23 +24,23 @@ template <typename Body>
 inline void statement(const Grid& grid, int64_t row, const Body& body) {
   const int64_t count = grid.count;
   if constexpr (LOMA_STAGE == 2) {
-    const int64_t all = int64_t(gridDim.x) * kThreads;
-    for (int64_t p = int64_t(blockIdx.x) * kThreads + threadIdx.x; p < count; p += all) {
+    const int64_t all = blocks(grid) * kThreads;
+    for (int64_t p = block(grid) * kThreads + threadIdx.x; p < count; p += all) {
       body(p, Joined{grid.slices, count, grid.parts, p});
     }
   } else if constexpr (kTeam > 32) {
     const Block part{};
-    for (int64_t p = blockIdx.x; p < count; p += gridDim.x) staged(grid, body, p, part);
+    for (int64_t p = block(grid); p < count; p += blocks(grid)) staged(grid, body, p, part);
   } else if constexpr (LOMA_ACROSS && kTeam > 1) {
-    const int64_t all = int64_t(gridDim.x) * kTeams;
-    for (int64_t p = int64_t(blockIdx.x) * kTeams; p < count; p += all) {
+    const int64_t all = blocks(grid) * kTeams;
+    for (int64_t p = block(grid) * kTeams; p < count; p += all) {
       const int64_t own = p + threadIdx.x % kTeams;
       const bool inside = own < count;
       staged(grid, body, inside ? own : count - 1, Across{inside});
     }
   } else {
-    const int64_t all = int64_t(gridDim.x) * kTeams;
-    int64_t p = int64_t(blockIdx.x) * kTeams + threadIdx.x / kTeam;
+    const int64_t all = blocks(grid) * kTeams;
+    int64_t p = block(grid) * kTeams + threadIdx.x / kTeam;
     if constexpr (kTeam > 1) {
       for (; p < count; p += all) staged(grid, body, p, Lanes<kTeam>());
     } else {
@@ -61,11 +61,25 @@ inline void statement(const Grid& grid, const Body& body) {
   statement(grid, 1, body);
 }
 
+// The same for iterations that change elements of their own: body(p, part, reading(p)).
+template <typename Reading, typename Body>
+inline void owned(const Grid& grid, const Reading& reading, const Body& body) {
+  const int64_t count = grid.count, all = blocks(grid) * kTeams;
+  int64_t p = block(grid) * kTeams + threadIdx.x / kTeam;
+  bounded(count, [&](const auto& at) {
+    for (; p < count - 3 * all; p += 4 * all) {
+      owned<4>([&](int k) { return at(p + k * all); }, reading, body);
+    }
+#pragma unroll 1
+    for (; p < count; p += all) body(at(p), Alone(), reading(at(p)));
+  });
+}
+
 // The same for iterations each of which adds to one place.
 template <typename number, typename Body>
 inline void adding(const Grid& grid, int64_t row, const Body& body) {
-  const int64_t count = grid.count, all = int64_t(gridDim.x) * kTeams;
-  int64_t p = int64_t(blockIdx.x) * kTeams + threadIdx.x / kTeam;
+  const int64_t count = grid.count, all = blocks(grid) * kTeams;
+  int64_t p = block(grid) * kTeams + threadIdx.x / kTeam;
   bounded(count, [&](const auto& at) {
     if (grid.beside > 1 && row % kBeside == 0) {
       for (; p < count / kBeside; p += all) {

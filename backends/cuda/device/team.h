@@ -88,6 +88,20 @@ struct Team {
     team_barrier();
   }
 
+  // The same for iterations that change elements of their own: body(p, part, reading(p)).
+  template <typename Reading, typename Body>
+  void owned(int64_t count, const Reading& reading, const Body& body) const {
+    int64_t p = rank();
+#if LOMA_UNROLL > 1
+    for (; p < count - 3 * kTeam; p += 4 * kTeam) {
+      loma::owned<4>([&](int k) { return within(p + k * kTeam, count); }, reading, body);
+    }
+#endif
+#pragma unroll 1
+    for (; p < count; p += kTeam) body(within(p, count), Alone(), reading(within(p, count)));
+    team_barrier();
+  }
+
   // The same for iterations each of which adds to one place.
   template <typename number, typename Body>
   void adding(int64_t count, int64_t row, const Body& body) const {
@@ -136,7 +150,7 @@ inline char* private_memory(const Grid& grid) {
     LOMA_DYNAMIC_SHARED(shared);
     return shared + team * bytes;
   } else {
-    return grid.workspace + (int64_t(blockIdx.x) * kTeams + team) * bytes;
+    return grid.workspace + (block(grid) * kTeams + team) * bytes;
   }
 }
 
@@ -144,8 +158,8 @@ template <typename Body>
 inline void iterations(const Grid& grid, const Body& body) {
   char* const memory = private_memory(grid);
   const Team team;
-  const int64_t count = grid.count, all = int64_t(gridDim.x) * kTeams;
-  for (int64_t i = int64_t(blockIdx.x) * kTeams + threadIdx.x / kTeam; i < count; i += all) {
+  const int64_t count = grid.count, all = blocks(grid) * kTeams;
+  for (int64_t i = block(grid) * kTeams + threadIdx.x / kTeam; i < count; i += all) {
     body(i, team, memory);
   }
 }

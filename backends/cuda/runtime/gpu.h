@@ -19,10 +19,10 @@ namespace loma::gpu {
 struct Geometry;
 
 // A kernel of generated code, for all devices and launches of a process: its text is compiled when it
-// is first launched.
+// is first launched. `lists`: it is all that a call does, so that a launch may serve several calls.
 class Kernel {
  public:
-  Kernel(const char* name, const char* text);
+  Kernel(const char* name, const char* text, bool lists = false);
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 

@@ -27,10 +27,11 @@ bool Form::operator==(const Form& o) const {
   return device == o.device && real_bytes == o.real_bytes && threads == o.threads &&
          team == o.team && stage == o.stage && across == o.across && shared == o.shared &&
          narrow == o.narrow && depth == o.depth && width == o.width && set == o.set &&
-         aligned == o.aligned;
+         aligned == o.aligned && lists == o.lists;
 }
 
-Kernel::Kernel(const char* name, const char* text) : state_(new State(name, text)) {}
+Kernel::Kernel(const char* name, const char* text, bool lists)
+    : state_(new State(name, text, lists)) {}
 
 Request Kernel::State::request(const Form& form, const int64_t* numbers, int count) const {
   Request made{name, text, architecture(form.device), {}};
@@ -44,8 +45,9 @@ Request Kernel::State::request(const Form& form, const int64_t* numbers, int cou
     options.push_back(define("LOMA_DEPTH", form.depth));
     options.push_back(define("LOMA_WIDTH", form.width));
   }
+  if (form.aligned) options.emplace_back("-DLOMA_ALIGNED");
+  if (form.lists) options.emplace_back("-DLOMA_LISTED");
   if (form.set != 0) {
-    if (form.aligned) options.emplace_back("-DLOMA_ALIGNED");
     options.emplace_back("-DLOMA_KNOWN");
     for (int k = 0; k < count; ++k) {
       options.push_back(define(("LOMA_KNOWN_" + std::to_string(k)).c_str(), numbers[k]));
@@ -85,13 +87,17 @@ int Kernel::State::set_of(const int64_t* numbers, int count, int most) {
   return found->set;
 }
 
+Function Kernel::State::loaded(const Form& form, const std::string& image) const {
+  return load(form.device, image, (form.lists ? name + "__lists" : name).c_str());
+}
+
 // Loads what a thread has made. Where the driver does not take it, a warning says so once, and the
 // kernel for all numbers stays. To be called under the lock.
 void Kernel::State::load_made(Compiled& entry) {
   const std::string image = std::move(entry.image);
   entry.image.clear();
   try {
-    entry.function = load(entry.form.device, image, name.c_str());
+    entry.function = loaded(entry.form, image);
   } catch (const c10::Error& error) {
     TORCH_WARN_ONCE("loma: the kernel '", name, "' could not be loaded for the numbers it is called "
                     "with, the general one stays (further failures are not reported): ",
@@ -143,7 +149,7 @@ Function Kernel::State::find(Form form, const int64_t* numbers, int count, bool 
                              int64_t shared) {
   TORCH_CHECK(compiler() != nullptr, name, ": kernels for GPUs are compiled when they are first "
               "launched, which only a program in Python can do");
-  if (form.stage != 2) {  // which is short
+  if (form.stage != 2 && !form.lists) {  // the former is short, the latter has numbers of many
     if (Function found = known(form, numbers, count, aligned, shared)) return found;
   }
   {
@@ -151,7 +157,7 @@ Function Kernel::State::find(Form form, const int64_t* numbers, int count, bool 
     if (Compiled* found = made(form)) return with_shared(*found, shared);
   }
   const std::string image = compiler()->make(request(form, numbers, count));
-  const Function function = load(form.device, image, name.c_str());
+  const Function function = loaded(form, image);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (Compiled* found = made(form)) return with_shared(*found, shared);  // another thread's
   auto& own = compiled_.emplace_back(std::make_unique<Compiled>(Compiled{form}));

@@ -37,7 +37,8 @@ struct Form {
   bool across, shared;
   int narrow = 0, depth = 0, width = 0;  // of operands of matrix units
   int set = 0;           // of known numbers, from 1 on
-  bool aligned = false;  // pointers, to kWide; only with known numbers
+  bool aligned = false;  // pointers, to kWide; only with known numbers, or
+  bool lists = false;    // a launch for positions of lists
 
   bool operator==(const Form& other) const;
 };
@@ -51,6 +52,7 @@ struct Compiled {
 
 struct Kernel::State {
   const std::string name, text;
+  const bool lists;
 
   // The kernel in that form, whose blocks may have `shared` bytes of private memory; `numbers` are
   // those of this launch, and `aligned` are its pointers.
@@ -69,6 +71,7 @@ struct Kernel::State {
   void load_made(Compiled& entry);
   Function with_shared(Compiled& entry, int64_t bytes);
   Request request(const Form& form, const int64_t* numbers, int count) const;
+  Function loaded(const Form& form, const std::string& image) const;
 
   std::mutex mutex_;  // never held while something is compiled
   std::vector<std::unique_ptr<Compiled>> compiled_;
@@ -77,7 +80,7 @@ struct Kernel::State {
   int sets_ = 0;
 
  public:
-  State(const char* name, const char* text) : name(name), text(text) {}
+  State(const char* name, const char* text, bool lists) : name(name), text(text), lists(lists) {}
 };
 
 }  // namespace loma::gpu

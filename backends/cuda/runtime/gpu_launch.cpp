@@ -1,5 +1,6 @@
 // Launches: arguments, geometry, and memory that lasts as long as a launch.
 #include "gpu_kernels.h"
+#include "gpu_lists.h"
 #include "gpu_reports.h"
 
 #include "allocate.h"
@@ -7,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -21,6 +23,7 @@ struct Grid {
   int64_t bytes;     // of it, for each iteration
   Report* report;
   int64_t beside;    // iterations that a thread may take side by side
+  int64_t first, blocks;  // of a launch for positions of lists, the blocks of this one
 };
 
 namespace {
@@ -47,12 +50,16 @@ class Launcher {
 
   void run(const Geometry& geometry, int stage) {
     Kernel::State& kernel = launch_.kernel_.state();
-    const Form form{device_,         launch_.real_bytes_, geometry.threads, geometry.team,
+    Form form{device_,         launch_.real_bytes_, geometry.threads, geometry.team,
                     stage,           geometry.across,     geometry.shared,  geometry.narrow,
                     geometry.depth,  geometry.width};
+    grid_.beside = geometry.beside;
+    if (waits(stage)) {
+      form.lists = true;
+      return wait(form, geometry);
+    }
     const Function function =
         kernel.find(form, launch_.known_, launch_.numbers_, launch_.aligned_, geometry.shared_bytes);
-    grid_.beside = geometry.beside;
     launch_.starts_[launch_.arguments_] = &grid_;
     launch(function, kernel.name.c_str(), device_, geometry.blocks,
            stage == 1 ? geometry.slices : 1, geometry.threads, geometry.shared_bytes,
@@ -62,9 +69,93 @@ class Launcher {
   Grid grid_{};
 
  private:
+  bool waits(int stage) const;
+  void wait(const Form& form, const Geometry& geometry);
+
   Launch& launch_;
   int device_;
 };
+
+// As device/lists.h has them.
+constexpr int kMostWords = 512;
+constexpr int kGridWords = sizeof(Grid) / sizeof(uint64_t);
+
+// Launches that one may serve: of a kernel in one form.
+struct Lists::Group {
+  Kernel::State* kernel;
+  Form form;
+  int64_t shared_bytes;
+  int size;                        // words of a position's arguments
+  std::vector<uint64_t> firsts{};  // the first block of each position
+  std::vector<uint64_t> words{};   // the arguments of each
+  int64_t blocks = 0;              // of all
+  bool aligned = true;             // the pointers of all
+
+  bool has_room() const {
+    return 2 + (firsts.size() + 1) * static_cast<size_t>(1 + size) <= kMostWords &&
+           blocks < INT32_MAX / 2;
+  }
+
+  void launch() {
+    uint64_t all[kMostWords] = {firsts.size(), static_cast<uint64_t>(size)};
+    std::copy(words.begin(), words.end(), std::copy(firsts.begin(), firsts.end(), all + 2));
+    form.aligned = aligned;
+    const Function function = kernel->find(form, nullptr, 0, aligned, shared_bytes);
+    form.aligned = false;
+    void* argument = all;
+    gpu::launch(function, kernel->name.c_str(), form.device, blocks, 1, form.threads, shared_bytes,
+                &argument);
+    firsts.clear();
+    words.clear();
+    blocks = 0;
+    aligned = true;
+  }
+};
+
+Lists*& Lists::current() {
+  thread_local Lists* lists = nullptr;
+  return lists;
+}
+
+Lists::Lists() : outer_(current()) { current() = this; }
+Lists::~Lists() { current() = outer_; }
+
+void Lists::launch() {
+  for (Group& group : groups_) {
+    if (!group.firsts.empty()) group.launch();
+  }
+}
+
+Lists::Group& Lists::group_of(const Group& wanted) {
+  for (Group& one : groups_) {
+    if (one.kernel == wanted.kernel && one.form == wanted.form &&
+        one.shared_bytes == wanted.shared_bytes) {
+      return one;
+    }
+  }
+  return groups_.emplace_back(wanted);
+}
+
+bool Launcher::waits(int stage) const {
+  return Lists::current() != nullptr && launch_.kernel_.state().lists && stage == 0 &&
+         grid_.workspace == nullptr && 2 + 1 + launch_.slots_ + kGridWords <= kMostWords;
+}
+
+void Launcher::wait(const Form& form, const Geometry& geometry) {
+  const int own = launch_.slots_, size = own + kGridWords;
+  Lists::Group& group = Lists::current()->group_of(
+      {&launch_.kernel_.state(), form, geometry.shared_bytes, size});
+  if (!group.has_room()) group.launch();
+  grid_.first = group.blocks;
+  grid_.blocks = geometry.blocks;
+  group.firsts.push_back(static_cast<uint64_t>(group.blocks));
+  group.words.insert(group.words.end(), launch_.bits_, launch_.bits_ + own);
+  const size_t place = group.words.size();
+  group.words.resize(place + kGridWords);
+  std::memcpy(&group.words[place], &grid_, sizeof grid_);
+  group.blocks += geometry.blocks;
+  group.aligned &= launch_.aligned_;
+}
 
 Launch::Launch(Kernel& kernel, size_t real_bytes) : kernel_(kernel), real_bytes_(real_bytes) {}
 

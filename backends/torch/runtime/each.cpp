@@ -1,6 +1,7 @@
 // A function over lists: one call from Python for many tensors of any shape, each of which is
 // written where it lies.
 #include "call_device.h"
+#include "gpu_lists.h"
 #include "memory.h"
 #include "operators.h"
 
@@ -55,6 +56,21 @@ at::Tensor flat(const at::Tensor& x) {
   return at::Tensor(std::move(made));
 }
 
+// A number's tensor at that position.
+void check_number(const Operator& op, size_t i, size_t k, const ListCall& call) {
+  const at::Tensor& x = call.lists[i][k];
+  const auto where = [&] {
+    return c10::str(op.function->display, ".each: '", op.parameter(i).name, "'[", k, "]");
+  };
+  TORCH_CHECK_VALUE(x.numel() == 1 && x.layout() == at::kStrided, where(),
+                    " must have one element, got shape ", x.sizes());
+  TORCH_CHECK_TYPE(x.is_floating_point() && has_plain_keys(x), where(),
+                   " must be an ordinary floating tensor, got one of ", x.scalar_type());
+  TORCH_CHECK_VALUE(!c10::GradMode::is_enabled() || !x.requires_grad(), where(),
+                    " requires a gradient, which no call over lists passes on: call it under "
+                    "torch.no_grad()");
+}
+
 void check(const Operator& op, size_t k, ListCall& call) {
   const Function& f = *op.function;
   const bool gradients = c10::GradMode::is_enabled();
@@ -62,7 +78,10 @@ void check(const Operator& op, size_t k, ListCall& call) {
   const char* first_name = "";
   for (size_t i = 0; i < call.lists.size(); ++i) {
     const Parameter& p = op.parameter(i);
-    if (p.kind == Kind::Float) continue;
+    if (p.kind == Kind::Float) {
+      if (!call.numbers[i]) check_number(op, i, k, call);
+      continue;
+    }
     const at::Tensor& x = call.lists[i][k];
     const auto where = [&] { return c10::str(f.display, ".each: '", p.name, "'[", k, "]"); };
     TORCH_CHECK_VALUE(is_served(x.device().type()) && x.layout() == at::kStrided, where(),
@@ -92,6 +111,7 @@ void check(const Operator& op, size_t k, ListCall& call) {
                       first_name, "'[", k, "] has shape ", first->sizes());
   }
   for (size_t i = 0; i < call.lists.size(); ++i) {
+    if (op.parameter(i).kind == Kind::Float) continue;
     for (size_t j = 0; j < i; ++j) {
       const bool writes = op.parameter(i).role == Role::Out && op.parameter(j).role == Role::Out;
       TORCH_CHECK_VALUE(!writes || !overlap(call.lists[i][k], call.lists[j][k]), f.display,
@@ -101,32 +121,84 @@ void check(const Operator& op, size_t k, ListCall& call) {
   }
 }
 
-// The numbers as a kernel takes them, by schema argument.
+// The numbers as a kernel takes them, by schema argument; but those that have a tensor for each
+// position.
 Tensors numbers_of(const Operator& op, const ListCall& call, at::ScalarType dtype) {
   Tensors numbers(call.lists.size());
   for (size_t i = 0; i < numbers.size(); ++i) {
-    if (op.parameter(i).kind == Kind::Float) {
-      numbers[i] = at::detail::scalar_tensor_static(call.numbers[i], dtype, at::kCPU);
+    if (call.numbers[i]) {
+      numbers[i] = at::detail::scalar_tensor_static(*call.numbers[i], dtype, at::kCPU);
     }
   }
   return numbers;
 }
 
-void run(const Operator& op, size_t k, const ListCall& call, const Tensors& numbers,
-         at::ScalarType dtype) {
+// The memory of what waits to be launched.
+class Waiting {
+ public:
+  // Whether what runs at that position may wait, too: it writes nothing that is in use, and reads
+  // nothing that is written.
+  bool admits(const Operator& op, size_t k, const ListCall& call) const {
+    bool apart = uses_.size() < kMost;
+    for (size_t i = 0; apart && i < call.lists.size(); ++i) {
+      if (call.numbers[i]) continue;
+      const Use own = use_of(op, i, k, call);
+      apart = std::none_of(uses_.begin(), uses_.end(), [&](const Use& other) {
+        return own.begin < other.end && other.begin < own.end && (own.writes || other.writes);
+      });
+    }
+    return apart;
+  }
+
+  void add(const Operator& op, size_t k, const ListCall& call) {
+    for (size_t i = 0; i < call.lists.size(); ++i) {
+      if (!call.numbers[i]) uses_.push_back(use_of(op, i, k, call));
+    }
+  }
+
+  void clear() { uses_.clear(); }
+
+ private:
+  struct Use {
+    const char *begin, *end;
+    bool writes;
+  };
+  static constexpr size_t kMost = 256;  // each is compared with all
+
+  static Use use_of(const Operator& op, size_t i, size_t k, const ListCall& call) {
+    const at::Tensor& x = call.lists[i][k];
+    int64_t last = 0;
+    for (int64_t d = 0; d < x.dim(); ++d) last += (x.size(d) - 1) * x.stride(d);
+    const auto* begin = static_cast<const char*>(x.const_data_ptr());
+    const char* end = x.numel() == 0 ? begin : begin + (last + 1) * x.element_size();
+    return {begin, end, op.parameter(i).role == Role::Out};
+  }
+
+  std::vector<Use> uses_;
+};
+
+// Whether nothing was copied, so that what was asked for may wait.
+bool run(const Operator& op, size_t k, const ListCall& call, const Tensors& numbers,
+         at::ScalarType dtype, gpu::Lists& lists) {
   const auto is_out = [&](size_t i) { return op.parameter(i).role == Role::Out; };
   size_t first = 0;
   while (!is_out(first)) {
     ++first;
   }
   const at::Tensor& model = call.lists[first][k];
-  if (model.numel() == 0) return;
+  if (model.numel() == 0) return true;
   const bool lies_well = is_dense(model) && model.scalar_type() == dtype;
   Tensors inputs(call.lists.size());
   Tensors copies;  // of Out arguments that lie otherwise
+  bool plain = true;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (op.parameter(i).kind == Kind::Float) {
       inputs[i] = numbers[i];
+      if (inputs[i].defined()) continue;
+      const at::Tensor& own = call.lists[i][k];
+      const at::Tensor cast = own.to(own.is_cpu() ? own.device() : model.device(), dtype);
+      plain &= cast.is_same(own);
+      inputs[i] = cast.dim() == 0 ? cast : cast.reshape({});
       continue;
     }
     const at::Tensor& x = call.lists[i][k];
@@ -142,6 +214,7 @@ void run(const Operator& op, size_t k, const ListCall& call, const Tensors& numb
     at::Tensor copy = at::empty_like(model, model.options().dtype(dtype), format);
     copy.copy_(x);
     inputs[i] = flat(copy);
+    plain = false;
     if (is_out(i)) {
       copies.resize(inputs.size());
       copies[i] = std::move(copy);
@@ -150,6 +223,7 @@ void run(const Operator& op, size_t k, const ListCall& call, const Tensors& numb
   const CallOn call_on(model.device());
   const Kernel kernel = general_kernel(op, is_double(inputs), call_on.on_gpu());
   call_kernel(kernel, inputs, {}, true, op.function->results.size());
+  if (!plain) lists.launch();
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!copies.empty() && copies[i].defined()) {
       call.lists[i][k].copy_(copies[i]);
@@ -157,20 +231,18 @@ void run(const Operator& op, size_t k, const ListCall& call, const Tensors& numb
       call.lists[i][k].unsafeGetTensorImpl()->bump_version();
     }
   }
-  call_on.finish();
+  return plain;
 }
 
 }  // namespace
 
 void call_each(const Operator& op, ListCall call) {
   RECORD_FUNCTION(op.handle->schema().name(), std::vector<c10::IValue>());
-  size_t count = 0, first = call.lists.size();
+  size_t first = 0;
+  while (op.parameter(first).kind == Kind::Float) ++first;
+  const size_t count = call.lists[first].size();
   for (size_t i = 0; i < call.lists.size(); ++i) {
-    if (op.parameter(i).kind == Kind::Float) continue;
-    if (first == call.lists.size()) {
-      first = i;
-      count = call.lists[i].size();
-    }
+    if (call.numbers[i]) continue;
     TORCH_CHECK_VALUE(call.lists[i].size() == count, op.function->display, ".each: '",
                       op.parameter(i).name, "' has ", call.lists[i].size(), " tensors, but '",
                       op.parameter(first).name, "' has ", count);
@@ -183,16 +255,36 @@ void call_each(const Operator& op, ListCall call) {
   const PoolScope pool;
   Tensors numbers, wide;
   c10::OptionalDeviceGuard on_device;
+  gpu::Lists lists;
+  Waiting waiting;
+  const auto launch = [&] {
+    lists.launch();
+    waiting.clear();
+  };
+  const auto finish = [&](at::Device device) {
+    launch();
+    CallOn(device).finish();
+  };
   for (size_t k = 0; k < count; ++k) {
-    const at::Tensor& model = call.lists[first][k];
-    if (model.device() != on_device.current_device()) on_device.reset_device(model.device());
-    const auto dtype = computed_in(model.scalar_type());
+    const at::Device device = call.lists[first][k].device();
+    if (device != on_device.current_device()) {
+      if (k > 0) finish(call.lists[first][k - 1].device());
+      on_device.reset_device(device);
+    }
+    const bool waits = is_gpu(device);
+    if (waits && !waiting.admits(op, k, call)) launch();
+    const auto dtype = computed_in(call.lists[first][k].scalar_type());
     Tensors& own = dtype == at::kDouble ? wide : numbers;
     if (own.empty()) {
       own = numbers_of(op, call, dtype);
     }
-    run(op, k, call, own, dtype);
+    if (!run(op, k, call, own, dtype, lists)) {
+      launch();
+    } else if (waits) {
+      waiting.add(op, k, call);
+    }
   }
+  if (count > 0) finish(call.lists[first][count - 1].device());
 }
 
 }  // namespace loma

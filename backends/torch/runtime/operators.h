@@ -166,18 +166,19 @@ bool has_plain_keys(const at::Tensor& x);
 
 // --- each.cpp ---
 
-// The arguments of a call over lists, by schema argument: the tensors of a Tensor parameter, or the
-// number of a Float parameter.
+// The arguments of a call over lists, by schema argument: the tensors of a Tensor parameter; of a
+// Float parameter the number, or tensors of one element, one for each position.
 struct ListCall {
   std::vector<Tensors> lists;
-  std::vector<double> numbers;
+  std::vector<std::optional<double>> numbers;
 };
 
 // Whether call_each takes the function: it may write in place, has no results, and all its tensors
 // are Tensor[N] with one size N.
 bool takes_lists(const Operator& op);
 
-// Calls the function once for each position of the lists. The tensors at one position agree in
+// Calls the function once for each position of the lists, in any order and on a GPU several at once,
+// but one after the other where they share memory. The tensors at one position agree in
 // shape, which may be any, and in dtype; their elements are taken in the order in which the first
 // Out argument's lie. What does not lie so is copied, and an Out argument copied back. Nothing runs
 // before everything is checked.

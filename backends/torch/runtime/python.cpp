@@ -225,18 +225,19 @@ PyObject* call_entry(PyObject* self, PyObject* const* args, Py_ssize_t positiona
 void list_argument(const Operator& op, size_t i, PyObject* value, ListCall& call) {
   const Parameter& p = op.parameter(i);
   const char* name = op.function->display;
-  if (p.kind == Kind::Float) {
+  const bool is_list = PyList_Check(value) || PyTuple_Check(value);
+  if (p.kind == Kind::Float && !is_list) {
     if (is_number(value)) {
       call.numbers[i] = as_double(value);
       return;
     }
     TORCH_CHECK_TYPE(THPVariable_Check(value) && THPVariable_Unpack(value).numel() == 1, name,
-                     ".each: argument '", p.name, "' must be a number, got ", type_name(value));
+                     ".each: argument '", p.name, "' must be a number, or a list or tuple of "
+                     "tensors of one element, got ", type_name(value));
     call.numbers[i] = THPVariable_Unpack(value).item<double>();
     return;
   }
-  TORCH_CHECK_TYPE(PyList_Check(value) || PyTuple_Check(value), name, ".each: argument '", p.name,
-                   "' must be a list or tuple of tensors, got ", type_name(value));
+  TORCH_CHECK_TYPE(is_list, name, ".each: argument '", p.name, "' must be a list or tuple of tensors, got ", type_name(value));
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(value);
   PyObject** items = PySequence_Fast_ITEMS(value);
   Tensors& list = call.lists[i];
@@ -256,7 +257,7 @@ PyObject* call_each_entry(PyObject* self, PyObject* const* args, Py_ssize_t posi
   PyObject* slots[kMaxArguments];
   match_arguments(op, args, static_cast<size_t>(positional), keywords, slots);
   const size_t count = op.parameter_of.size();
-  ListCall call{std::vector<Tensors>(count), std::vector<double>(count)};
+  ListCall call{std::vector<Tensors>(count), std::vector<std::optional<double>>(count)};
   for (size_t i = 0; i < count; ++i) {
     list_argument(op, i, slots[i], call);
   }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from sampled import diagonals, name_of
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 
@@ -63,8 +64,9 @@ def test_what_becomes_of_it(case: tuple[str, str, str, str]) -> None:
     assert case[3] not in shown
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-@pytest.mark.parametrize("sizes", [(3, 4, 2), (1, 1, 1), (2, 3, 1)])
+@pytest.mark.parametrize(
+    ("case", "sizes"), diagonals(3, CASES, [(3, 4, 2), (1, 1, 1), (2, 3, 1)]), ids=name_of
+)
 def test_values_and_derivatives(
     case: tuple[str, str, str, str], sizes: tuple[int, int, int]
 ) -> None:

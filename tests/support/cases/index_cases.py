@@ -202,6 +202,14 @@ def dilated_convolution(
     y[n, o, h] += x[n, c, h + 3*p] * f[o, c, p]
     return y
 """, lambda x, f: F.conv1d(x, f, dilation=3), ((2, 2, 9), (3, 2, 3))),
+    Case("dilated_inside_zeros", """
+def dilated_inside_zeros(
+    x : In[Tensor[N, C, H]], f : In[Tensor[O, C, 3]], d : In[int]
+) -> Tensor[N, O, H]:
+    y : Tensor[N, O, H]
+    y[n, o, h] += zero_pad(x[n, c, h + d * (p - 1)]) * f[o, c, p]
+    return y
+""", lambda x, f, d: F.conv1d(x, f, dilation=d, padding=d), ((2, 2, 7), (3, 2, 3), 2)),
     Case("per_pixel_convolution", """
 def per_pixel_convolution(
     x : In[Tensor[B, C, H, W]], k : In[Tensor[3, 3, B, H, W]]

@@ -36,6 +36,7 @@ void free(void*);
 #define __shared__ static __attribute__((section("loma_shared"), used))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __noinline__ __attribute__((noinline))
 #define __forceinline__ inline __attribute__((always_inline))
 #define __builtin_assume(holds) ((holds) ? void() : __builtin_unreachable())

@@ -19,6 +19,7 @@ from loma.backends.cuda import texts
 _HERE = Path(__file__).resolve().parent
 _OWN = ("shim.h", "shim_matrix_units.h", "threads.h")
 _KERNEL = re.compile(r"\bLOMA_KERNEL\s+(\w+)")
+_LISTS = re.compile(r"\bLOMA_LISTS\((\w+)\)")
 _IMAGE_FLAGS = (
     "g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-nostdinc", "-fvisibility=hidden", "-Wall",
     "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-parameter", "-Wno-unused-but-set-variable",
@@ -58,10 +59,13 @@ def image(name: str, text: str, options: Sequence[str], architecture: str = "sm_
     """The text of kernels as a shared library. Of ``options`` only macros are used."""
     del architecture
     macros = [option for option in options if option.startswith(("-D", "-U"))]
+    kernels = _KERNEL.findall(text)
+    if "-DLOMA_LISTED" in macros:
+        kernels = [f"{kernel}__lists" for kernel in _LISTS.findall(text)]
     launchers = "".join(
         f'extern "C" __attribute__((visibility("default"))) void {kernel}__shim(void** arguments)'
         f" {{ loma_shim::run({kernel}, arguments); }}\n"
-        for kernel in _KERNEL.findall(text)
+        for kernel in kernels
     )
     include = "" if texts.INCLUDE in text else texts.INCLUDE
     source = f'#include "shim.h"\n{include}#line 1 "{name}"\n{text}\n{launchers}'
