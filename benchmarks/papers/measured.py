@@ -19,6 +19,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,11 @@ import psutil
 import torch
 from calls import prepare
 from forms import keeping_allocators
-from gpu import Report, clear, failed_row
+from gpu import COMPILERS, Report, clear, failed_row
 from gpu_work import timing
 from gpu_work.rows import (
     AUTOTUNE, COMPILE, EAGER, GRAPH, LATE, LOMA, Inputs, Measuring, Row, Settings, add_compiled,
-    inputs_of, is_late, size_of_pass,
+    inputs_of, is_late, prepare_own, short, size_of_pass,
 )  # fmt: skip
 from gpu_work.timing import Call, Form
 from gpu_work.work import Function, Work
@@ -322,8 +323,30 @@ def too_large(needed: float, device: str) -> str:
 # ---------------------------------------------------------------------------------- all rows
 
 
+def compile_all(entries: Sequence[Entry], session: Session) -> None:
+    """Has loma compile what the rows will call, several programs at once; what fails is found again
+    in its row."""
+    small = list({entry.small.key: entry.small for entry in entries}.values())
+
+    def compiled(work: Work) -> str:
+        if session.device == "cuda":
+            return prepare_own(work, "cuda")
+        try:
+            work.own()
+        except Exception as failure:
+            return short(failure)
+        return ""
+
+    with ThreadPoolExecutor(COMPILERS if session.device == "cuda" else 2) as pool:
+        for work, failed in zip(small, pool.map(compiled, small), strict=True):
+            if failed:
+                session.say(f"{work.title}: {failed}")
+
+
 def run(entries: Iterable[Entry], session: Session) -> None:
     """Measures rows as long as they fit. A row that fails tells why, and the others go on."""
+    entries = list(entries)
+    compile_all(entries, session)
     before: dict[str, Row] = {}  # the rows of a sweep's last size
     for entry in entries:
         reason = too_large(entry.needs, session.device)
