@@ -39,10 +39,7 @@ CIRCLES = {
 }
 
 MOST = 25  # files in a folder
-CROWDED = {
-    "tests/gradients/scalars": "a program for each report",
-    "tests/gradients/tensors": "a program for each report",
-}
+CROWDED: dict[str, str] = {}
 
 # Modules that use id(), and why. Copies of a statement are others to it, and what comes after a
 # statement that is gone may be the same: AD and fusion go by numbers (loma.core.walk.numbered).
