@@ -59,9 +59,9 @@ def write(panels: Sequence[Panel], sizes: str, title: str, note: str, path: Path
 def _drawn(
     panels: Sequence[Panel], sizes: str, title: str, note: str, theme: Theme
 ) -> Figure:  # fmt: skip
-    figure = Figure(figsize=(9.6, 3.9), dpi=DPI)
+    figure = Figure(figsize=(9.6, 4.1), dpi=DPI)
     places = figure.subplots(1, len(panels))
-    figure.subplots_adjust(left=0.07, right=0.99, bottom=0.24, top=0.74, wspace=0.28)
+    figure.subplots_adjust(left=0.07, right=0.99, bottom=0.28, top=0.75, wspace=0.28)
     names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     colours = dict(zip(names, (*theme.runs, *theme.peers), strict=False))
     for axes, panel in zip(places if len(panels) > 1 else [places], panels, strict=True):
@@ -76,7 +76,7 @@ def _drawn(
             axis.set_minor_formatter(NullFormatter())
         axes.set_xticks(sorted({x for line in panel.lines.values() for x in line}))
         axes.set_xlabel(sizes)
-        axes.set_title(f"{panel.title}, {panel.axis}", fontsize=10, loc="left")
+        axes.set_title(f"{panel.title}, {panel.axis}", fontsize=9, loc="left")
         axes.grid(linewidth=0.6)
         axes.set_axisbelow(True)
         axes.tick_params(labelsize=8)
@@ -85,7 +85,7 @@ def _drawn(
     for axes in figure.axes:
         handles, labels = axes.get_legend_handles_labels()
         shown |= dict(zip(labels, handles, strict=True))
-    figure.legend(list(shown.values()), list(shown), loc="lower center", ncols=len(shown),
+    figure.legend(list(shown.values()), list(shown), loc="lower center", ncols=min(4, len(shown)),
                   frameon=False, fontsize=9)  # fmt: skip
     headed(figure, title, note, theme)
     return figure

@@ -35,7 +35,7 @@ class Reported:
 
 def texts(layer: str) -> dict[str, str]:
     """The programs of a layer by the name of their function, which is that of the file."""
-    paths = sorted((PROGRAMS / layer).glob("*.loma"))
+    paths = sorted((PROGRAMS / layer).rglob("*.loma"))
     return {path.stem: path.read_text(encoding="utf-8") for path in paths}
 
 
