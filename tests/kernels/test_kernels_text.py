@@ -86,7 +86,9 @@ def test_kernels(name: str, golden: Callable[[str, str], None]) -> None:
 
 
 def test_the_code_shares_among_threads_what_is_said_to_be_shared() -> None:
-    for case in INDEX_CASES[::4]:
+    for case in INDEX_CASES:
+        if case.name == "transposed_squares":  # what a division leaves has a loop of its own
+            continue
         module = pipeline.program(case.text).module
         for function in filter(is_tensor_function, module.functions):
             shown = libtorch.kernels_text(function, module, CPU)
