@@ -10,7 +10,6 @@ import shim
 import torch
 
 import loma
-from loma.backends.cuda import images
 
 pytestmark = pytest.mark.cpu  # the stand-in takes the place of a GPU
 
@@ -63,16 +62,9 @@ void run(const void* given_, const int64_t*, bool, void* made_) {
 
 @pytest.fixture(scope="module")
 def module() -> Iterator[loma.LomaModule]:
-    former = images.use(shim.image)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOMA_CUDA_DRIVER", str(shim.driver()))
-        patch.delenv("LOMA_CHECK", raising=False)
-        found = loma.compile(PROGRAM)
+    with shim.compiled(PROGRAM) as found:
         gpu_stand_in.part(found, "weighted", WEIGHTED, "light_prelude.h")
-        assert found.__native__ is not None
-        found.__native__.serve_cpu_by_gpu(True)
         yield found
-    images.use(former)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -10,9 +10,7 @@ import shim
 import torch
 from torch import Tensor
 
-import loma
 from loma import pipeline
-from loma.backends.cuda import images
 
 pytestmark = pytest.mark.cpu  # the shim takes the place of a GPU
 
@@ -56,16 +54,9 @@ def asked() -> Asked:
 
 @pytest.fixture(scope="module")
 def module(asked: Asked) -> Iterator[Any]:
-    former = images.use(asked)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOMA_CUDA_DRIVER", str(shim.driver()))
+    with pytest.MonkeyPatch.context() as patch, shim.compiled(PROGRAM, asked) as found:
         patch.setenv("LOMA_CHECK", "sync")
-        found = loma.compile(PROGRAM)
-        assert found.__native__ is not None
-        found.__native__.serve_cpu_by_gpu(True)
         yield found
-        found.__native__.serve_cpu_by_gpu(False)
-    images.use(former)
 
 
 def mixed(x: Tensor, y: Tensor, z: Tensor, a: float) -> tuple[Tensor, Tensor]:

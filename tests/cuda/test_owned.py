@@ -10,9 +10,7 @@ import shim
 import torch
 from torch import Tensor
 
-import loma
 from loma import pipeline
-from loma.backends.cuda import images
 
 pytestmark = pytest.mark.cpu  # the shim takes the place of a GPU
 
@@ -44,16 +42,9 @@ SIZES = (0, 1, 2, 31, 255, 256, 257, 1023, 5000)
 
 @pytest.fixture(scope="module")
 def module() -> Iterator[Any]:
-    former = images.use(shim.image)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOMA_CUDA_DRIVER", str(shim.driver()))
+    with pytest.MonkeyPatch.context() as patch, shim.compiled(PROGRAM) as found:
         patch.setenv("LOMA_CHECK", "sync")
-        found = loma.compile(PROGRAM)
-        assert found.__native__ is not None
-        found.__native__.serve_cpu_by_gpu(True)
         yield found
-        found.__native__.serve_cpu_by_gpu(False)
-    images.use(former)
 
 
 def test_which_they_are() -> None:

@@ -10,11 +10,15 @@ import functools
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+import loma
 from loma import cache
-from loma.backends.cuda import texts
+from loma.backends.cuda import images, texts
 
 _HERE = Path(__file__).resolve().parent
 _OWN = ("shim.h", "shim_matrix_units.h", "threads.h")
@@ -90,6 +94,21 @@ def image(name: str, text: str, options: Sequence[str], architecture: str = "sm_
         ["cuda shim image", *_IMAGE_FLAGS, *macros, *_all_headers().values(), source]
     )
     return (cache.obtain(key, build) / "image.so").read_bytes()
+
+
+@contextmanager
+def compiled(program: str, make: images.Make = image) -> Iterator[loma.LomaModule]:
+    """The program, whose calls are the shim's meanwhile; ``make`` compiles kernels."""
+    former = images.use(make)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOMA_CUDA_DRIVER", str(driver()))
+        patch.delenv("LOMA_CHECK", raising=False)
+        module = loma.compile(program)
+        assert module.__native__ is not None
+        module.__native__.serve_cpu_by_gpu(True)
+        yield module
+        module.__native__.serve_cpu_by_gpu(False)
+    images.use(former)
 
 
 @functools.cache
