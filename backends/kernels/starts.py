@@ -8,20 +8,20 @@ The library adds to what it finds, so that the sum goes through memory once less
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 from loma.backends.kernels.sharing import Library
-from loma.core import builder as b
+from loma.core import builder as b, sizes
+from loma.core.axes import target_axes
 from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, Reduce, Stmt, Var,
     replace,
 )  # fmt: skip
 from loma.core.names import Names
-from loma.core import sizes
 from loma.core.walk import (
-    free_variables, map_blocks, mentioned_names, own_names, statements, substitute, walk,
+    declared_and_used, free_variables, is_element_of, map_blocks, mentioned_names, substitute,
+    walk,
 )  # fmt: skip
 from loma.passes.liveness import covers
 
@@ -46,13 +46,7 @@ class _Starts:
         self._function = function
         self._library = library
         self._names = names
-        self._local: set[str] = set()
-        self._uses: Counter[str] = Counter()
-        for stmt in statements(function.body):
-            if isinstance(stmt, Declare) and stmt.value is None:
-                self._local.add(stmt.target.name)
-            else:
-                self._uses.update(own_names(stmt))
+        self._local, self._uses = declared_and_used(function.body)
 
     def run(self) -> Function:
         return replace(self._function, body=self._block(self._function.body))
@@ -114,8 +108,8 @@ class _Starts:
             return None
         if target.base.name in free_variables(stmt.value):
             return None
-        reads = [node for node in walk(stmt.value) if _is_of(node, made.tensor.name)]
-        if len(reads) != 1 or not isinstance(reads[0], Index):
+        reads = [node for node in walk(stmt.value) if is_element_of(node, made.tensor.name)]
+        if len(reads) != 1:
             return None
         read, rest = reads[0], _without(stmt.value, reads[0])
         axes = {axis.name: axis for axis in stmt.axes}
@@ -137,7 +131,7 @@ class _Starts:
     def _product(self, product: IndexAssign, found: _Sum) -> IndexAssign:
         """The product, added to the target of the sum."""
         value: Expr = product.value
-        inner = [axis for axis in product.axes if axis not in _told(product)]
+        inner = [axis for axis in product.axes if axis not in target_axes(product)]
         if isinstance(value, Reduce):
             inner += value.axes
             value = value.body
@@ -153,16 +147,6 @@ class _Starts:
         return replace(
             product, target=found.target, op="+=", value=substitute(value, values), axes=tuple(axes)
         )
-
-
-def _told(stmt: IndexAssign) -> tuple[Axis, ...]:
-    """The axes that stand in the target."""
-    used = free_variables(stmt.element)
-    return tuple(axis for axis in stmt.axes if axis.name in used)
-
-
-def _is_of(expr: Expr, name: str) -> bool:
-    return isinstance(expr, Index) and isinstance(expr.base, Var) and expr.base.name == name
 
 
 def _without(value: Expr, term: Expr) -> Expr | None:

@@ -15,7 +15,7 @@ from loma.core.bounds import facts, is_never_negative
 from loma.core.ir import INT, Axis, Binary, Expr, Index, IntConst, Reduce, Unary, Var, ZeroPad
 from loma.core.names import Names
 from loma.core.sizes import IsSize
-from loma.core.walk import children, map_guarded, substitute, variables
+from loma.core.walk import children, is_element_of, map_guarded, substitute, variables
 
 ONE = IntConst(1)
 
@@ -46,7 +46,7 @@ def _reads(
     guards: tuple[Expr, ...],
     padded: bool = False,
 ) -> Iterator[Read]:
-    if isinstance(expr, Index) and isinstance(expr.base, Var) and expr.base.name == name:
+    if is_element_of(expr, name):
         known = tuple(fact for guard in guards for fact in facts(guard))
         nonzero = tuple(e for guard in guards for e in _nonzero(guard))
         yield Read(expr, extents, known, nonzero, padded, bool(guards))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count
 from operator import attrgetter, is_
@@ -155,6 +156,11 @@ def certain_reads(expr: Expr) -> Iterator[Expr]:
                 yield expr
             for child in children(expr):
                 yield from certain_reads(child)
+
+
+def is_element_of(expr: Expr, name: str) -> TypeGuard[Index]:
+    """Whether the expression is an element of the variable of that name."""
+    return isinstance(expr, Index) and isinstance(expr.base, Var) and expr.base.name == name
 
 
 def needed_places(expr: Expr) -> Iterator[Index]:
@@ -385,6 +391,19 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
 def own_names(stmt: Stmt) -> frozenset[str]:
     """Variables that occur in a statement itself, and are no reduction's axis."""
     return _NONE.union(*map(free_variables, expressions(stmt)))
+
+
+def declared_and_used(body: tuple[Stmt, ...]) -> tuple[set[str], Counter[str]]:
+    """Variables that statements, nested ones included, declare without a value; and in how many
+    others each variable occurs."""
+    declared: set[str] = set()
+    uses: Counter[str] = Counter()
+    for stmt in statements(body):
+        if isinstance(stmt, Declare) and stmt.value is None:
+            declared.add(stmt.target.name)
+        else:
+            uses.update(own_names(stmt))
+    return declared, uses
 
 
 def mentioned_names(body: tuple[Stmt, ...]) -> frozenset[str]:

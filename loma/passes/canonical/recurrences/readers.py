@@ -20,13 +20,8 @@ from loma.core.ir import (
     replace,
 )  # fmt: skip
 from loma.core.walk import (
-    free_variables,
-    map_children,
-    mentioned_names,
-    own_names,
-    substitute,
-    walk,
-)
+    free_variables, is_element_of, map_children, mentioned_names, own_names, substitute, walk,
+)  # fmt: skip
 from loma.passes.canonical.recurrences.running import running
 
 FEW = 3  # operations on floats for one element after the other, where lanes could share them
@@ -56,9 +51,8 @@ class Reader:
         """It at one value of the axis, of a state in the place of the tensor."""
 
         def visit(expr: Expr) -> Expr:
-            if not _is_read(expr, made.tensor.name):
+            if not is_element_of(expr, made.tensor.name):
                 return map_children(expr, visit)
-            assert isinstance(expr, Index)
             left = (*expr.subscripts[: made.dim], *expr.subscripts[made.dim + 1 :])
             return replace(expr, base=state, subscripts=left)
 
@@ -102,9 +96,9 @@ def _reader(stmt: Stmt, made: Made, elementwise: bool) -> Reader | None:
     places = {n for subscript in target.subscripts for n in free_variables(subscript)}
     if target.base.name in places | free_variables(stmt.value) or name in places:
         return None
-    reads = [node for node in walk(stmt.value) if _is_read(node, name)]
+    reads = [node for node in walk(stmt.value) if is_element_of(node, name)]
     mentions = sum(isinstance(node, Var) and node.name == name for node in walk(stmt.value))
-    along = {node.subscripts[made.dim] for node in reads if isinstance(node, Index)}
+    along = {node.subscripts[made.dim] for node in reads}
     if mentions != len(reads) or len(along) != 1:
         return None
     (place,) = along
@@ -115,10 +109,6 @@ def _reader(stmt: Stmt, made: Made, elementwise: bool) -> Reader | None:
     if any(running(node, axes) for node in inside) or (elementwise and (inside or stmt.op != "=")):
         return None
     return None if made.is_last and not _is_small(stmt.value) else Reader(stmt, axis)
-
-
-def _is_read(expr: Expr, name: str) -> bool:
-    return isinstance(expr, Index) and isinstance(expr.base, Var) and expr.base.name == name
 
 
 def _is_small(value: Expr) -> bool:

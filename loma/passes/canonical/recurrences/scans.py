@@ -21,7 +21,6 @@ Factors that depend on t leave the sum. Where they have an index that is summed 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import takewhile
 
@@ -34,8 +33,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.sizes import arith
 from loma.core.walk import (
-    children, exchanged, free_variables, map_blocks, own_names, reads_of_type, statements,
-    substitute,
+    children, declared_and_used, exchanged, free_variables, map_blocks, reads_of_type, substitute,
 )  # fmt: skip
 from loma.errors.spans import NOWHERE
 from loma.passes.canonical.recurrences.readers import Made, Reader, readers
@@ -56,13 +54,7 @@ class _Scans(Steps):
         self._kinds = kinds
         self._elementwise = elementwise
         self._dropped: set[str] = set()
-        self._local: set[str] = set()  # tensors that are declared
-        self._uses: Counter[str] = Counter()  # in how many other statements a variable occurs
-        for stmt in statements(function.body):
-            if isinstance(stmt, Declare) and stmt.value is None:
-                self._local.add(stmt.target.name)
-            else:
-                self._uses.update(own_names(stmt))
+        self._local, self._uses = declared_and_used(function.body)
 
     def run(self) -> Function:
         out: list[Stmt] = []
