@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,17 +28,10 @@ LEARNING_RATE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """``step`` is made again and again, ``results`` are what it has changed so far. ``behind``: the
-    rest of a step, which no graph may have."""
+    """``step`` is made again and again, ``results`` are what it has changed so far."""
 
     step: Call
     results: Callable[[], list[Tensor]]
-    behind: Call | None = None
-
-    def whole(self) -> None:
-        self.step()
-        if self.behind is not None:
-            self.behind()
 
 
 Make = Callable[[], Steps]
@@ -75,7 +67,7 @@ def ready_steps(
                 raise ArithmeticError(f"results differ from those of the first form by {error:.1e}")
             if name.startswith(LOMA):
                 warm_own(form.calls)
-                row.probe = row.probe or steps.whole
+                row.probe = row.probe or steps.step
             forms[name] = form
             say(f"    {name}: ready")
         except Exception as failure:
@@ -87,19 +79,15 @@ def ready_steps(
 def plain(steps: Steps) -> Form:
     """A form after its first steps."""
     for _ in range(CHECKED):
-        steps.whole()
-    return Form([steps.whole])
+        steps.step()
+    return Form([steps.step])
 
 
 def captured(steps: Steps) -> Form:
-    """The same; capturing makes a step, whose end is not captured, and a second one."""
-    steps.whole()
+    """The same; capturing makes two steps."""
+    steps.step()
     form = timing.captured([steps.step])[0]
-    graph, behind = form.calls[0], steps.behind
-    if behind is not None:
-        behind()
-        form = replace(form, calls=[lambda: (graph(), behind())])
-    for _ in range(CHECKED - (3 if behind is None else 2)):
+    for _ in range(CHECKED - 3):
         form.calls[0]()
     return form
 
@@ -116,6 +104,14 @@ def _network(twin: Any, settings: Settings, wrap: Any, is_graph: bool, trains: b
     targets = torch.eye(config.classes, device=settings.device)[
         torch.arange(batch, device=settings.device) % config.classes
     ]
+    return network_steps(net, twin, images, targets, wrap, is_graph, trains)
+
+
+def network_steps(
+    net: Any, twin: Any, images: Tensor, targets: Tensor, wrap: Any, is_graph: bool, trains: bool
+) -> Steps:
+    """Inference, whose results are the network's, or training steps with Adam, whose result is the
+    loss. ``twin``: the module of CapsNet, loma's or PyTorch's, which has the loss."""
     kept: list[Tensor] = []
     if not trains:
         function = wrap(net.eval())
@@ -131,34 +127,17 @@ def _network(twin: Any, settings: Settings, wrap: Any, is_graph: bool, trains: b
         return loss
 
     function = wrap(loss_of)
-    cuda = settings.device == "cuda"
-    optimizer: Any
-    if twin is network:
-        optimizer = loma.optim.Adam(net.parameters(), lr=LEARNING_RATE, **capturable(is_graph))
-    else:
-        optimizer = torch.optim.Adam(
-            net.parameters(), lr=LEARNING_RATE, fused=cuda, capturable=is_graph and cuda
-        )
+    adam: Any = loma.optim.Adam if twin is network else partial(torch.optim.Adam, fused=True)
+    optimizer = adam(net.parameters(), lr=LEARNING_RATE, capturable=is_graph)
 
-    def gradients() -> None:
+    def step() -> None:
         optimizer.zero_grad(set_to_none=True)
         loss = function(images, targets)
         loss.backward()
         kept[:] = [loss.detach()]
-
-    def step() -> None:
-        gradients()
         optimizer.step()
 
-    if is_graph and twin is network and not capturable(True):
-        return Steps(gradients, lambda: kept, optimizer.step)
     return Steps(step, lambda: kept)
-
-
-def capturable(is_graph: bool) -> dict[str, Any]:
-    """What loma's Adam is told so that a graph may have its steps, if it knows of it."""
-    knows = "capturable" in inspect.signature(loma.optim.Adam.__init__).parameters
-    return {"capturable": True} if is_graph and knows else {}
 
 
 def in_own_graph(function: Any) -> Any:
@@ -234,7 +213,7 @@ def adam(settings: Settings, say: Say) -> Row:
             makes[f"{COMPILE} foreach"] = partial(make, of_torch, True, options)
     makes[LOMA] = partial(make, loma.optim.Adam, False, {})
     if cuda and settings.graphs:
-        makes[LOMA + GRAPH] = partial(make, loma.optim.Adam, False, capturable(True))
+        makes[LOMA + GRAPH] = partial(make, loma.optim.Adam, False, {"capturable": True})
     measure_steps(row, makes, 1e-5, settings, say)
     return row
 

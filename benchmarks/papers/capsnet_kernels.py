@@ -28,7 +28,7 @@ from capsnet import TINY, channels_last
 from gpu_work.rows import (
     AUTOTUNE, COMPILE, EAGER, GRAPH, LATE, LOMA, Row, errors_of, is_late,
 )  # fmt: skip
-from gpu_work.steps import Make, Steps, in_own_graph, ready_steps
+from gpu_work.steps import Make, Steps, in_own_graph, network_steps, ready_steps
 from gpu_work.work import Function, Work, part_of
 from papers import measured
 from papers.gram import STAGES, Gram
@@ -236,44 +236,10 @@ def step_of(
     name: str, trains: bool, config: CapsNetConfig, batch: int, device: str, wrap: Any,
     is_graph: bool,
 ) -> Steps:  # fmt: skip
-    """Inference, or a training step with Adam; the networks' outputs, or the loss, are compared."""
+    """Inference, or training steps with Adam, of a network by its name."""
     net = net_of(name, config).to(device)
-    images, targets = batch_of(config, batch, device)
     twin = network if name == LOMA else reference
-    kept: list[Tensor] = []
-    if not trains:
-        function = wrap(net.eval())
-
-        def infer() -> None:
-            with torch.no_grad():
-                kept[:] = function(images)
-
-        return Steps(infer, lambda: kept)
-    adam: Any = (
-        loma.optim.Adam(net.parameters(), lr=1e-4)
-        if name == LOMA
-        else torch.optim.Adam(net.parameters(), lr=1e-4, fused=True, capturable=is_graph)
-    )
-
-    def loss_of(images: Tensor, targets: Tensor) -> Tensor:
-        loss: Tensor = twin.capsule_loss(images, targets, *net(images, targets))
-        return loss
-
-    function = wrap(loss_of)
-
-    def gradients() -> None:
-        adam.zero_grad(set_to_none=True)
-        loss = function(images, targets)
-        loss.backward()
-        kept[:] = [loss.detach()]
-
-    def step() -> None:
-        gradients()
-        adam.step()
-
-    if is_graph and name == LOMA:  # whose optimiser counts its steps on the host
-        return Steps(gradients, lambda: kept, adam.step)
-    return Steps(step, lambda: kept)
+    return network_steps(net, twin, *batch_of(config, batch, device), wrap, is_graph, trains)
 
 
 def measure_network(what: str, session: Session) -> Row:

@@ -14,7 +14,6 @@ forward and forward with backward, for batches that double as long as they fit.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -88,14 +87,9 @@ def main() -> None:
         "--batches", nargs="+", type=measured.SIZE, metavar="N",
         help="default: 8 to 32 on the CPU, 8 to 512 on a GPU",
     )  # fmt: skip
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw curves over the batch")
-    parser.add_argument("--draw", type=Path, metavar="FILE", help="measure nothing, draw what "
-                        "--json has written")  # fmt: skip
+    measured.add_curves(parser, "over the batch")
     options = parser.parse_args()
-    if options.draw:
-        if not options.plot:
-            parser.error("--draw needs --plot, the picture's file")
-        draw(json.loads(options.draw.read_text(encoding="utf-8")), options.plot)
+    if measured.is_drawn(parser, options, draw):
         return
     session = measured.begin(options, ())
     batches = sorted(options.batches or BATCHES[session.device])

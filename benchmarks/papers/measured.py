@@ -15,6 +15,7 @@ import argparse
 import ctypes
 import dataclasses
 import gc
+import json
 import os
 import sys
 import time
@@ -66,6 +67,27 @@ def parser(description: str) -> argparse.ArgumentParser:
     out.add_argument("--rows", nargs="+", metavar="NAME", help="only these rows")
     out.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     return out
+
+
+def add_curves(out: argparse.ArgumentParser, what: str) -> None:
+    """``--plot`` and ``--draw``; :func:`is_drawn` does what the second asks for."""
+    out.add_argument("--plot", type=Path, metavar="PNG", help=f"draw curves {what}")
+    out.add_argument("--draw", type=Path, metavar="FILE", help="measure nothing, draw what "
+                     "--json has written")  # fmt: skip
+
+
+def is_drawn(
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    draw: Callable[[Mapping[str, Any], Path], None],
+) -> bool:
+    """Whether results of another run were to be drawn, which is done then."""
+    if not options.draw:
+        return False
+    if not options.plot:
+        parser.error("--draw needs --plot, the picture's file")
+    draw(json.loads(options.draw.read_text(encoding="utf-8")), options.plot)
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ flower is, from its grey image with noise, and draws input, target and result.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import statistics
@@ -325,18 +324,13 @@ def network_entries(is_quick: bool, batch: int) -> Iterator[Entry]:
 def main() -> None:
     parser = measured.parser(__doc__ or "")
     parser.add_argument("--every", action="store_true", help="all powers of two, all dilations")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw curves of the layer")
-    parser.add_argument("--draw", type=Path, metavar="FILE", help="measure nothing, draw what "
-                        "--json has written")  # fmt: skip
+    measured.add_curves(parser, "of the layer")
     parser.add_argument("--train", type=Path, metavar="PNG", help="train only, and draw the result")
     parser.add_argument(
         "--steps", type=measured.SIZE, default=150, help="of the training (default 150)"
     )
     options = parser.parse_args()
-    if options.draw:
-        if not options.plot:
-            parser.error("--draw needs --plot, the picture's file")
-        draw(json.loads(options.draw.read_text(encoding="utf-8")), options.plot)
+    if measured.is_drawn(parser, options, draw):
         return
     session = measured.begin(options, (*SWEEPS, "network", "training"))
     quick = options.quick
