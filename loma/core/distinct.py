@@ -18,7 +18,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.walk import free_variables, map_blocks, map_children, walk
 
-ZERO, ONE = IntConst(0), IntConst(1)
+ONE = IntConst(1)
 
 
 def told_apart(subscripts: tuple[Expr, ...], axes: tuple[Axis, ...]) -> set[str]:
@@ -183,11 +183,11 @@ def fill_together(statements: Sequence[Stmt], name: str) -> int:
         part = _part(stmt, name)
         if part is None:
             return 0
-        dim, size, *own = part
+        dim, size, first, length = part
         if cut is not None and dim != cut:
             return 0
         cut = dim
-        parts.append((own[0], own[1]))
+        parts.append((first, length))
         if _make_up(parts, size):
             return count
     return 0
@@ -196,7 +196,7 @@ def fill_together(statements: Sequence[Stmt], name: str) -> int:
 def _make_up(parts: Sequence[tuple[Expr, Expr]], size: Expr) -> bool:
     """Whether parts, put in a row, go from 0 to a size."""
     left = list(parts)
-    filled: Expr = ZERO
+    filled: Expr = IntConst(0)
     while left:
         behind = next((part for part in left if sizes.equal(part[0], filled) is True), None)
         if behind is None:

@@ -50,9 +50,9 @@ class Launcher {
 
   void run(const Geometry& geometry, int stage) {
     Kernel::State& kernel = launch_.kernel_.state();
-    Form form{device_,         launch_.real_bytes_, geometry.threads, geometry.team,
-                    stage,           geometry.across,     geometry.shared,  geometry.narrow,
-                    geometry.depth,  geometry.width};
+    Form form{device_,        launch_.real_bytes_, geometry.threads, geometry.team,
+              stage,          geometry.across,     geometry.shared,  geometry.narrow,
+              geometry.depth, geometry.width};
     grid_.beside = geometry.beside;
     if (waits(stage)) {
       form.lists = true;
@@ -99,9 +99,9 @@ struct Lists::Group {
   void launch() {
     uint64_t all[kMostWords] = {firsts.size(), static_cast<uint64_t>(size)};
     std::copy(words.begin(), words.end(), std::copy(firsts.begin(), firsts.end(), all + 2));
-    form.aligned = aligned;
-    const Function function = kernel->find(form, nullptr, 0, aligned, shared_bytes);
-    form.aligned = false;
+    Form own = form;
+    own.aligned = aligned;
+    const Function function = kernel->find(own, nullptr, 0, aligned, shared_bytes);
     void* argument = all;
     gpu::launch(function, kernel->name.c_str(), form.device, blocks, 1, form.threads, shared_bytes,
                 &argument);

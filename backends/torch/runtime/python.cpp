@@ -237,7 +237,8 @@ void list_argument(const Operator& op, size_t i, PyObject* value, ListCall& call
     call.numbers[i] = THPVariable_Unpack(value).item<double>();
     return;
   }
-  TORCH_CHECK_TYPE(is_list, name, ".each: argument '", p.name, "' must be a list or tuple of tensors, got ", type_name(value));
+  TORCH_CHECK_TYPE(is_list, name, ".each: argument '", p.name,
+                   "' must be a list or tuple of tensors, got ", type_name(value));
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(value);
   PyObject** items = PySequence_Fast_ITEMS(value);
   Tensors& list = call.lists[i];
