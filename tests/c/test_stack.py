@@ -120,6 +120,7 @@ print(lib.f119(s, 1.0).a[2], m.f119(m.Large(n=2), 1.0).a[2])
     assert calls(chain(60_000, 120), script) == "120.0 120.0\n"
 
 
+@pytest.mark.full
 def test_local_variables_of_nested_calls() -> None:
     """Sixty bytes short of what stands on the C stack, in each of 150 functions."""
     text = "def f0(x : In[float]) -> float:\n    return x\n"
