@@ -158,6 +158,7 @@ print(round(d_x.value, 3), [round(float(x), 3) for x in m.d(0.0, 1.0)])
     assert calls(text, script) == "1.0 [1.0]\n"
 
 
+@pytest.mark.full
 def test_work_items_with_large_structs() -> None:
     """Threads have less of a stack than the process; items have variables of their own."""
     text = (

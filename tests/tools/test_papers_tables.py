@@ -31,6 +31,7 @@ def both(*names: str) -> set[str]:
     return {f"{name} {which}" for name in names for which in ("forward", "forward + backward")}
 
 
+@pytest.mark.full
 @pytest.mark.cpu
 def test_kernels_of_capsnet(tmp_path: Path) -> None:
     found = rows("capsnet_kernels", tmp_path, "--rows", "S", "TSQUASH", "training")
@@ -56,6 +57,7 @@ def test_high_order_convolution(tmp_path: Path) -> None:
         assert file.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 @pytest.mark.cpu
 def test_multi_scale_dense(tmp_path: Path) -> None:
     found = rows("multi_scale_dense", tmp_path, "--rows", "size", "network", "training")
