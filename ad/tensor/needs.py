@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from loma.core import builder as b
 from loma.core.effects import written
-from loma.core.ir import Assign, Declare, Function, If, Stmt, Unpack, Var
-from loma.core.walk import blocks, mentioned_names, own_names, reads_of_type
+from loma.core.ir import Assign, Declare, Function, If, Op, Stmt, Unpack, Var
+from loma.core.walk import blocks, free_variables, mentioned_names, own_names, reads_of_type
+from loma.passes.canonical.views import is_view
 from loma.passes.liveness import CallModes, Modes, Uses, uses
 
 
@@ -28,6 +29,7 @@ def guard_by_need(
     done: list[tuple[frozenset[str], Stmt]] = []
     declared = {stmt.target.name for stmt in body if isinstance(stmt, Declare)}
     sizes = frozenset().union(*map(_sizes_declared, body)) & written(body)
+    given = _given(body)
     early: list[Stmt] = []
     for stmt in reversed(body):
         read, whole, part = _uses(stmt, modes)
@@ -35,7 +37,8 @@ def guard_by_need(
         if isinstance(stmt, Declare):
             wanted |= writers.get(stmt.target.name, frozenset())
         named = _sizes_declared(stmt) if isinstance(stmt, Unpack) else frozenset[str]()
-        if not sizes.isdisjoint(whole | part | named):
+        is_given = isinstance(stmt, Declare) and stmt.target.name in given
+        if is_given or not sizes.isdisjoint(whole | part | named):
             wanted = everything
         for name in whole | part:
             writers[name] = writers.get(name, frozenset()) | wanted
@@ -65,6 +68,20 @@ def guard_by_need(
         _place(groups, wanted, stmt)
     guarded = (stmt for group in groups for stmt in group.guarded(everything, needs))
     return (*reversed(early), *guarded)
+
+
+def _given(body: tuple[Stmt, ...]) -> set[str]:
+    """The names of parts of arguments, or of these in another shape."""
+    changed, found = written(body), set[str]()
+    for stmt in body:
+        match stmt:
+            case Declare(Var(name), Op() as value) if is_view(value):
+                reads = free_variables(value) | reads_of_type(value.type)
+                if reads.isdisjoint(changed - found):
+                    found.add(name)
+            case _:
+                pass
+    return found
 
 
 def _sizes_declared(stmt: Stmt) -> frozenset[str]:

@@ -8,8 +8,8 @@ smaller ones, like
 target's indices, and some index is common to all. (Without a common one it is a matrix product,
 which is worth saving.) Of what is large, as are the weights of an attention, elementwise results
 are computed again, too, whatever their functions cost, so that nothing of that size is kept.
-An argument in another shape is made again of the argument: an operator returns no views of what it
-is given, so forward parts would copy it.
+An argument in another shape, order of dimensions or part is made again of the argument: an operator
+returns no views of what it is given, so forward parts would copy it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from loma.core.ir import (
 from loma.passes.outer import is_outer, summand
 from loma.core.saving import Save
 from loma.core.walk import free_variables, reads_of_type, subscript_variables, variables, walk
+from loma.passes.canonical.views import is_view
 from loma.passes.liveness import covers
 
 
@@ -90,7 +91,7 @@ def _cheap(joint: Joint, available: set[str], results: set[str], writes: list[st
 
     for position, stmt in enumerate(joint.forward):
         match stmt:
-            case Declare(Var(name), value) if value is not None and _is_view(value):
+            case Declare(Var(name), value) if value is not None and is_view(value):
                 reads = {*free_variables(value), *reads_of_type(stmt.target.type)}
                 fits = reads <= available
             case IndexAssign(Index(Var(name))):
@@ -116,11 +117,6 @@ def _cheap(joint: Joint, available: set[str], results: set[str], writes: list[st
             available.add(name)
             out.append(position)
     return out
-
-
-def _is_view(value: Expr) -> bool:
-    """Whether a value is another shape of one that lies in memory in order, as arguments do."""
-    return isinstance(value, Op) and value.name == "reshape" and isinstance(value.args[0], Var)
 
 
 def _rank(type_: object) -> int:

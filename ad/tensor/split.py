@@ -19,11 +19,14 @@ from loma.ad.tensor.saving import recomputed
 from loma.core.distinct import checked_elsewhere
 from loma.core.effects import assigned, written
 from loma.core.ir import (
-    INT, Declare, Function, Index, IndexAssign, IntType, Return, Stmt, TensorType, Var,
+    INT, Declare, Function, Index, IndexAssign, IntType, Return, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.saving import Save
 from loma.core.sizes import bindings
-from loma.core.walk import reads_of_type
+from loma.core.walk import reads_of_type, root
+from loma.passes.canonical.copies import without_copies
+from loma.passes.canonical.costly import costly_once
+from loma.passes.canonical.temporaries import without_temporaries
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import Liveness
 from loma.passes.reuse import reread
@@ -71,17 +74,19 @@ def split(
     _add_sizes(joint, arguments, live, adjoints)
     of_positions = dict(zip(positions, adjoints, strict=True))
     needs = arguments.add_needs(pure, of_positions, joint.normal.names)
-    guarded = (*unboxes, *guard_by_need((*again, *body), needs, functions))
     backward = Function(
         names[1],
         tuple(arguments.params),
         tuple(v.type for v in adjoints),
-        (*guarded, Return(tuple(adjoints))),
+        (*unboxes, *again, *body, Return(tuple(adjoints))),
         doc=f"Adjoints of the arguments of {primal.name}.",
         span=primal.span,
         primal=primal.name,
         half="backward",
     )
+    backward = _shared(backward, functions)
+    guarded = guard_by_need(backward.body[len(unboxes) : -1], needs, functions)
+    backward = replace(backward, body=(*unboxes, *guarded, Return(tuple(adjoints))))
     returned = (*joint.results, *saved)
     kept, _ = Liveness(functions).block(
         (*joint.declarations, *joint.forward, *boxes), frozenset(v.name for v in returned)
@@ -101,6 +106,21 @@ def split(
     entries = tuple(outs.get(entry.get(v.name, ""), -1) for v in saved)
     pair = SplitPair(primal.name, *names, tuple(arguments.sources), positions, entries)
     return forward, backward, pair
+
+
+def _shared(backward: Function, functions: tuple[Function, ...]) -> Function:
+    """The function without copies, and with what several adjoints are made of in tensors of its
+    own: behind guards for what only some of them need, neither would be seen."""
+    wanted = config.optimisations()
+    if "inline" in wanted:
+        returned = backward.body[-1]
+        assert isinstance(returned, Return)
+        backward = without_copies(backward, frozenset(map(root, returned.values)))
+    if "temporaries" in wanted:
+        backward = without_temporaries(backward)
+    if "costly" in wanted:
+        backward = costly_once(backward, {function.name: function for function in functions})
+    return backward
 
 
 def _depends_on_data(live: frozenset[str], joint: Joint, sizes: set[str]) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -138,6 +140,37 @@ def f(x : In[Tensor[B, 4 * C]], w : In[Tensor[4]]) -> Tensor[B, 4, C]:
     stage = pipeline.program(source)
     assert [k.name for k in kept(stage, "f", {}) if k.kind == "saved"] == []
     assert "z" in [k.name for k in kept(pipeline.program(source, save="all"), "f", {})]
+
+
+VIEWS = """
+def f(x : In[Tensor[B, N]], w : In[Tensor[2 * M, N]]) -> Tensor[B, M]:
+    u = transpose(w[:M], 0, 1)
+    return tanh(x @ u) * (x @ transpose(w[M:], 0, 1))
+"""
+
+
+@pytest.mark.parametrize("sizes", [(3, 4, 2), (1, 1, 1), (0, 2, 3), (2, 0, 1)], ids=str)
+def test_transposed_and_cut_arguments_are_not_copied(sizes: tuple[int, int, int]) -> None:
+    stage = pipeline.program(VIEWS)
+    saved = [k for k in kept(stage, "f", {}) if k.kind == "saved"]
+    assert saved
+    assert not [k.name for k in saved if "N" in k.type]
+    b, n, m = sizes
+    x, w = torch.randn(b, n, dtype=torch.float64), torch.randn(n, 2 * m, dtype=torch.float64).T
+    x, w = x.requires_grad_(), w.requires_grad_()
+    right = torch.tanh(x @ w[:m].T) * (x @ w[m:].T)
+    value = _views().f(x, w)
+    torch.testing.assert_close(value, right)
+    g = torch.randn_like(right)
+    for wanted in ((x, w), (x,), (w,)):
+        found = torch.autograd.grad(value, wanted, g, retain_graph=True)
+        expected = torch.autograd.grad(right, wanted, g, retain_graph=True)
+        torch.testing.assert_close(found, expected)
+
+
+@functools.cache
+def _views() -> Any:
+    return loma.compile(VIEWS)
 
 
 @pytest.mark.parametrize(

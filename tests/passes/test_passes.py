@@ -42,6 +42,7 @@ PASSES: Mapping[str, Change] = {
     "temporaries": canonical.temporaries,
     "factor": canonical.factor,
     "groups": canonical.groups,
+    "alike": lambda module: canonical.alike(canonical.operators(module)),
     "joined": passes.canonical_form,
     "first_write": passes.first_write,
     "zeroing": passes.zeroing,

@@ -7,6 +7,7 @@ from typing import get_args
 from loma import config
 from loma.core.ir import Module, ReduceKind
 from loma.core.walk import map_tensor_functions
+from loma.passes.canonical.alike import alike as alike
 from loma.passes.canonical.dimensions.channels import channels as channels
 from loma.passes.canonical.conditions import conditions as conditions
 from loma.passes.canonical.copies import copies as copies
@@ -86,4 +87,4 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = distribution(module)
     if "factor" in wanted:
         module = factor(module)
-    return groups(module) if "divisions" in wanted else module
+    return groups(alike(module)) if "divisions" in wanted else module

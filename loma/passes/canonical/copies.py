@@ -17,14 +17,15 @@ from loma.core.walk import (
 
 def copies(module: Module) -> Module:
     """The pass on every tensor function of a module."""
-    return map_tensor_functions(module, _without_copies)
+    return map_tensor_functions(module, without_copies)
 
 
-def _without_copies(function: Function) -> Function:
+def without_copies(function: Function, kept: frozenset[str] = frozenset()) -> Function:
+    """The pass on a function; variables that are ``kept`` go on having a name of their own."""
     body = without_constant_conditions(function.body)
     position = 0
     while position < len(body):
-        if (new := _without_copy(body, position)) is None:
+        if (new := _without_copy(body, position, kept)) is None:
             position += 1
         else:
             body = new
@@ -43,10 +44,14 @@ def without_constant_conditions(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     return tuple(out)
 
 
-def _without_copy(body: tuple[Stmt, ...], position: int) -> tuple[Stmt, ...] | None:
+def _without_copy(
+    body: tuple[Stmt, ...], position: int, kept: frozenset[str]
+) -> tuple[Stmt, ...] | None:
     """The body with the copy at that position gone, if it may go."""
     match body[position]:
-        case Declare(Var(_, TensorType(dims)) as target, Var() as source) if dims is not None:
+        case Declare(Var(_, TensorType(dims)) as target, Var() as source) if (
+            dims is not None and target.name not in kept
+        ):
             pass
         case _:
             return None

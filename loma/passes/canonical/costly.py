@@ -41,7 +41,12 @@ Scope = dict[str, Axis]
 def costly(module: Module) -> Module:
     """The pass on every tensor function of a module."""
     functions = {function.name: function for function in module.functions}
-    return map_tensor_functions(module, lambda f: _Costly(f, functions).run())
+    return map_tensor_functions(module, lambda f: costly_once(f, functions))
+
+
+def costly_once(function: Function, functions: dict[str, Function]) -> Function:
+    """The pass on a function, which may call those ``functions``."""
+    return _Costly(function, functions).run()
 
 
 @dataclass(frozen=True, slots=True)

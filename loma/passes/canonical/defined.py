@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loma.core import builder as b
+from loma.core import builder as b, sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
     INT, Axis, Binary, Builtin, Expr, Index, Reduce, Select, TensorType, Var,
@@ -46,6 +46,17 @@ class Definition:
         places = [s for s in self.value.subscripts if free_variables(s) & names]
         bare = [s.name for s in places if isinstance(s, Var)]
         return len(places) == len(set(bare))
+
+    @property
+    def whole(self) -> Var | None:
+        """The tensor of the same dimensions whose elements the value is, each in its own place."""
+        match self.value:
+            case Index(Var() as source, places) if not self.padded:
+                own = tuple(Var(axis.name, INT) for axis in self.axes)
+                dims, others = sizes.dims_of(source), sizes.dims_of(self.tensor)
+                return source if places == own and sizes.same(dims, others) else None
+            case _:
+                return None
 
     @property
     def parts(self) -> list[frozenset[str]]:

@@ -1,12 +1,13 @@
-"""Convolutions with a small filter of its own for each channel: sums over so few elements that
-loops over them are faster than the library."""
+"""Convolutions that are written out as sums: with a small filter of its own for each channel, as
+loops over so few elements are faster than the library, and of parts of tensors, which may be those
+of groups, for :mod:`loma.passes.canonical.groups`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from loma.core import sizes
-from loma.core.ir import Expr, IntConst, Op, TensorType
+from loma.core.ir import Expr, IntConst, Op, TensorType, Var
 
 _SMALL = 7  # elements of a filter along one dimension
 
@@ -15,32 +16,54 @@ _SMALL = 7  # elements of a filter along one dimension
 class Window:
     """What a convolution takes along one dimension."""
 
-    size: int
+    size: Expr
     padding: int
     dilation: int
+    stride: int
 
 
 def windows_of(value: Op) -> list[Window] | None:
     """Those of a convolution that has a small filter of its own for each channel, at each place."""
     x, w = (arg.type.dims if isinstance(arg.type, TensorType) else None for arg in value.args[:2])
-    attrs = dict(value.attrs)
-    groups = attrs["groups"]
+    groups = dict(value.attrs)["groups"]
     assert isinstance(groups, Expr)
     if x is None or w is None or w[1] != IntConst(1) or groups == IntConst(1):
         return None
     if not (sizes.equal(x[1], groups) is True and sizes.equal(w[0], groups) is True):
         return None
+    found = _windows(value, w)
+    small = all(0 < (sizes.constant(window.size) or 0) <= _SMALL for window in found or ())
+    plain = all(window.stride == 1 for window in found or ())
+    return found if small and plain else None
+
+
+def windows_of_parts(value: Op) -> list[Window] | None:
+    """Those of a convolution of all channels of a part of a tensor with a part of the filters."""
+    x, w = value.args[:2]
+    whole = dict(value.attrs)["groups"] == IntConst(1)
+    dims = w.type.dims if isinstance(w.type, TensorType) else None
+    if not (whole and _is_part(x) and _is_part(w)) or dims is None:
+        return None
+    return _windows(value, dims)
+
+
+def _is_part(value: Expr) -> bool:
+    return isinstance(value, Op) and value.name == "slice" and isinstance(value.args[0], Var)
+
+
+def _windows(value: Op, dims: tuple[Expr, ...]) -> list[Window] | None:
+    attrs = dict(value.attrs)
     found: list[Window] = []
-    for k, dim in enumerate(w[2:]):
-        numbers = [sizes.constant(dim)]
+    for k, dim in enumerate(dims[2:]):
+        numbers = []
         for name in ("padding", "dilation", "stride"):
             given = attrs[name]
             assert isinstance(given, tuple)
             numbers.append(sizes.constant(given[k]))
-        size, padding, dilation, stride = numbers
-        if size is None or padding is None or dilation is None or stride != 1:
+        padding, dilation, stride = numbers
+        if padding is None or dilation is None or stride is None:
             return None
-        if not (0 < size <= _SMALL and padding >= 0 and dilation > 0):
+        if not (padding >= 0 and dilation > 0 and stride > 0):
             return None
-        found.append(Window(size, padding, dilation))
+        found.append(Window(dim, padding, dilation, stride))
     return found

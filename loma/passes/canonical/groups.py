@@ -20,10 +20,11 @@ from loma.core import bounds, sizes
 from loma.core import builder as b
 from loma.core.axes import ranged
 from loma.core.ir import (
-    FLOAT, INT, Assign, Axis, Binary, Expr, For, Index, IndexAssign, Module, Reduce, Stmt,
+    FLOAT, INT, Assign, Axis, Binary, Expr, For, Function, Index, IndexAssign, Module, Reduce, Stmt,
     TensorType, Var, Zero, ZeroPad, replace,
 )  # fmt: skip
-from loma.core.walk import free_variables, map_children, map_tensor_functions, walk
+from loma.core.names import Names
+from loma.core.walk import free_variables, map_children, map_tensor_functions, substitute, walk
 from loma.passes.canonical.steps import Steps
 from loma.passes.first_write import assigned
 from loma.passes.liveness import covers
@@ -32,6 +33,33 @@ from loma.passes.liveness import covers
 def groups(module: Module) -> Module:
     """The pass on every tensor function of a module."""
     return map_tensor_functions(module, lambda function: _Groups(function).run())
+
+
+def in_groups(function: Function, stmt: IndexAssign, names: Names) -> tuple[Stmt, ...] | None:
+    """What stands for a statement in the outermost block of a function, whose indices need stand
+    alone nowhere; None where it is no convolution of channels in groups."""
+    return _Groups(function, names).in_groups(stmt)
+
+
+def copied(stmt: IndexAssign, copy: IndexAssign) -> IndexAssign | None:
+    """Of a statement that gives a tensor all its elements and one that copies these: the copy, with
+    the elements' value for them."""
+    match stmt, copy:
+        case (
+            IndexAssign(Index(Var(name), places), "=", value),
+            IndexAssign(Index(), "=", Index(Var(source), reads)),
+        ) if name == source:
+            pass
+        case _:
+            return None
+    own = [s.name for s in places if isinstance(s, Var)]
+    axes = {axis.name for axis in copy.axes}
+    bare = {s.name for s in reads if isinstance(s, Var)}
+    taken = {axis.name for node in walk(value) if isinstance(node, Reduce) for axis in node.axes}
+    whole = covers(stmt) and len(own) == len(places) and name not in free_variables(value)
+    if not whole or not len(bare) == len(reads) == len(axes) or bare != axes or taken & axes:
+        return None
+    return replace(copy, value=substitute(value, dict(zip(own, reads, strict=True))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +99,10 @@ def _is_float(tensor: Expr) -> bool:
 
 
 class _Groups(Steps):
+    def in_groups(self, stmt: IndexAssign) -> tuple[Stmt, ...] | None:
+        steps = self._grouped(stmt, ())
+        return None if steps is None else (*self._declared, *steps)
+
     def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
         for stmt in body:

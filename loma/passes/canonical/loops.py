@@ -3,7 +3,8 @@
 ``for n in range(N):`` around statements of row n says what the statements say with n for an index:
 each then runs for every n before the next one begins. That is the same where iterations share
 nothing that is written but sums: a tensor is accessed at one subscript that tells the counter, or
-only added to. A variable that every iteration sets before it looks at it gets a dimension.
+only added to. A variable that every iteration sets before it looks at it gets a dimension; one that
+holds a group's part of a convolution goes, where one call does all groups.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from loma.core.walk import (
     subscript_variables, substitute, walk,
 )  # fmt: skip
 from loma.passes.liveness import set_first
+from loma.passes.canonical.groups import copied, in_groups
 from loma.passes.canonical.views import element
 
 
@@ -80,7 +82,7 @@ class _Loops:
 
     def _declaration(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, Declare) and stmt.value is None:
-            return replace(stmt, target=self._declared[stmt.target.name])
+            return replace(stmt, target=self._declared.get(stmt.target.name, stmt.target))
         return stmt
 
     def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -107,6 +109,8 @@ class _Loops:
         changed = written(loop.body)
         body = tuple(self._elementwise(stmt, changed) for stmt in loop.body)
         loop = replace(loop, body=body)
+        if (groups := self._groups(loop)) is not None:
+            return groups
         private = self._private(loop)
         self._check(loop, private)
         taken = {name for stmt in statements(loop.body) for name in axes_of(stmt)}
@@ -132,6 +136,21 @@ class _Loops:
                 return IndexAssign(own, "=", value, axes, stmt.span)
             case _:
                 return stmt
+
+    def _groups(self, loop: For) -> tuple[Stmt, ...] | None:
+        """One convolution of all groups of channels, where the loop has one of a group each."""
+        if self._around:
+            return None
+        match loop.body:
+            case (IndexAssign() as stmt, IndexAssign() as copy):
+                joined = copied(stmt, copy)
+            case _:
+                return None
+        name = stmt.element.tensor.name if isinstance(stmt.target, Index) else ""
+        if joined is None or name not in self._declared or self._mentions[name] != 2:
+            return None
+        whole = replace(joined, axes=(Axis(loop.counter, loop.extent), *joined.axes))
+        return in_groups(self._function, whole, self._names)
 
     def _private(self, loop: For) -> set[str]:
         """Variables of the loop alone, which each iteration sets before it looks at them."""

@@ -36,7 +36,7 @@ from loma.core.walk import (
     substitute, walk,
 )  # fmt: skip
 from loma.passes.liveness import set_first
-from loma.passes.canonical.filters import windows_of
+from loma.passes.canonical.filters import windows_of, windows_of_parts
 from loma.passes.canonical.hoisting import InBlocks
 from loma.passes.canonical.views import cut_place, read_through, slice_start
 
@@ -350,7 +350,7 @@ class _Operators(InBlocks):
                 return True
             case Op("log_softmax"):
                 return True
-            case Op("conv2d") if windows_of(value) is not None:
+            case Op("conv2d") if (windows_of(value) or windows_of_parts(value)) is not None:
                 return True
             case Op("softmax" | "matmul") | Var():
                 return self._every
@@ -374,7 +374,7 @@ class _Operators(InBlocks):
             case Op("matmul"):
                 return self._product(value, axes)
             case Op("conv2d") if not any(isinstance(axis, _Part) for axis in axes):
-                return self._depthwise(value, axes)
+                return self._convolved(value, axes)
             case Op(_, (x,)) if (inner := self._moved(value, axes)) is not None:
                 return self._whole(x, inner)
             case Op("sum_to", (x,)):
@@ -452,7 +452,7 @@ class _Operators(InBlocks):
                 product = self._tensor("_product", value.type, partial(self._product, value))
                 return self._read(product, axes)
             case Op("conv2d"):
-                total = self._tensor("_sum", value.type, partial(self._depthwise, value))
+                total = self._tensor("_sum", value.type, partial(self._convolved, value))
                 return self._read(total, axes)
             case _:
                 raise _Stays
@@ -673,25 +673,45 @@ class _Operators(InBlocks):
             case _:
                 return self._plain(operand, "_operand")
 
-    def _depthwise(self, value: Op, axes: list[Axis]) -> Expr:
-        """The sum of a window's elements times those of the channel's filter."""
+    def _convolved(self, value: Op, axes: list[Axis]) -> Expr:
+        """The sum of a window's elements times those of the filter, over the channels that it
+        has."""
+        x, w = value.args[:2]
+        channel, summed, first = axes[1], list[Axis](), _UNIT
         windows = windows_of(value)
+        if windows is not None:
+            x, w = self._operand(x), self._operand(w)
+        elif (windows := windows_of_parts(value)) is not None:
+            channel = first = Axis(self._names.fresh("_k"), _dims(w)[1])
+            summed = [channel]
         if windows is None or len(axes) != 2 + len(windows):
             raise _Stays
-        x, w = map(self._operand, value.args[:2])
-        inner = [Axis(self._names.fresh("_k"), IntConst(window.size)) for window in windows]
-        places: list[Expr] = [*map(_at, axes[:2])]
+        inner = [Axis(self._names.fresh("_k"), window.size) for window in windows]
+        places: list[Expr] = []
         for window, axis, own in zip(windows, axes[2:], inner, strict=True):
-            place = b.binary("+", _at(axis), b.binary("*", _at(own), IntConst(window.dilation)))
+            here = b.binary("*", _at(axis), IntConst(window.stride))
+            place = b.binary("+", here, b.binary("*", _at(own), IntConst(window.dilation)))
             places.append(sizes.simplify(b.binary("-", place, IntConst(window.padding))))
-        if not isinstance(x, Var):
-            x = self._tensor("_operand", x.type, partial(self._element, x))
-        read = ZeroPad(Index(x, tuple(places), FLOAT, x.span))
-        weight = self._element(w, [axes[1], _UNIT, *inner])
-        total = _reduce("sum", Binary("*", read, weight, FLOAT, value.span), inner)
+        read = ZeroPad(self._image(x, [axes[0], channel], places), x.span)
+        weight = self._element(w, [axes[1], first, *inner])
+        body = Binary("*", read, weight, FLOAT, value.span)
+        total = _reduce("sum", body, [*summed, *inner])
         if len(value.args) == 2:
             return total
         return Binary("+", total, self._element(value.args[2], [axes[1]]), FLOAT, value.span)
+
+    def _image(self, x: Expr, axes: list[Axis], places: list[Expr]) -> Index:
+        """The element of images at the places, which may lie outside; of slices of their other
+        dimensions it is read where it lies."""
+        if isinstance(x, Op):
+            own = [Axis(self._names.fresh("_p"), dim) for dim in _dims(x)[2:]]
+            read = self._element(x, [*axes, *own])
+            names = tuple(Var(axis.name, INT) for axis in own)
+            if isinstance(read, Index) and read.subscripts[2:] == names:
+                return replace(read, subscripts=(*read.subscripts[:2], *places))
+            x = self._tensor("_operand", x.type, partial(self._element, x))
+        assert isinstance(x, Var)
+        return Index(x, (*map(_at, axes), *places), FLOAT, x.span)
 
     def _softmax(self, value: Op, axes: list[Axis]) -> Expr:
         """exp(x - max x) / sum of the same, along one dimension, or x - max x - log of that."""

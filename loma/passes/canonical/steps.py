@@ -13,9 +13,9 @@ class Steps:
     """A pass on one function. Temporaries, whose dimensions are sizes of the function, are declared
     in front of the outermost statement around what uses them."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, names: Names | None = None) -> None:
         self._function = function
-        self._names = Names(names_of(function))
+        self._names = names or Names(names_of(function))
         self._sizes = frozenset(sizes.size_variables(function))
         self._declared: list[Stmt] = []
 

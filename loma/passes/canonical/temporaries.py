@@ -40,7 +40,12 @@ DEEPEST = 40  # levels of an expression: analyses of deeper ones take long
 def temporaries(module: Module, weights: bool = False) -> Module:
     """The pass on every tensor function of a module; ``weights``: only on what is read by sums of
     products alone, which do without its scale."""
-    return map_tensor_functions(module, lambda function: _Temporaries(function, weights).run())
+    return map_tensor_functions(module, lambda function: without_temporaries(function, weights))
+
+
+def without_temporaries(function: Function, weights: bool = False) -> Function:
+    """The pass on a function."""
+    return _Temporaries(function, weights).run()
 
 
 class _Kept(Exception):
@@ -89,7 +94,8 @@ class _Temporaries:
         reads = sum(_count(name, stmt) for stmt in statements(alive))
         plain = found.copies or reads == 1 or (found.cheap and not found.sums)
         again = _old(found.tensor).name in found.inputs
-        if not reads or not plain or (found.inputs | ({name} if again else set())) & written(alive):
+        used = reads or found.whole is not None
+        if not used or not plain or (found.inputs | ({name} if again else set())) & written(alive):
             return None
         try:
             new = tuple(self._statement(stmt, found, around or {}) for stmt in alive)
@@ -175,7 +181,9 @@ class _Temporaries:
                 if not free_variables(value) >= {a.name for a in axes} - places:
                     raise _Kept  # the same for all values of an index: it is as often in the sum
                 return replace(stmt, value=value)
-            case Assign(Var(), _, value) if not found.sums:
+            case Assign(Var(), _, value) | Declare(Var(), value) if (
+                value is not None and not found.sums
+            ):
                 return replace(stmt, value=self._expr(value, found, around))
             case For(_, size) | If(size) if name not in free_variables(size):
                 inner = {**around, stmt.counter: stmt.extent} if isinstance(stmt, For) else around
@@ -212,6 +220,9 @@ class _Temporaries:
                 if found.padded or any(name in free_variables(s) for s in read.subscripts):
                     raise _Kept
                 return _padded(read, found)
+            case Op(_, args) if found.whole is not None and found.tensor in args:
+                same = (found.whole if arg == found.tensor else arg for arg in args)
+                return self._expr(replace(expr, args=tuple(same)), found, extents)
             case Var(name) if name == found.tensor.name:
                 raise _Kept
             case Reduce(kind, body, own):
