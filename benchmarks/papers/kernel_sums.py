@@ -101,8 +101,8 @@ def lazy_gaussian(x: Tensor, y: Tensor, b: Tensor) -> Tensor:
 
 def lazy_log_sum_exp(x: Tensor, y: Tensor, b: Tensor) -> Tensor:
     weights = library("pykeops.torch").LazyTensor(b[None, :, None])
-    l: Tensor = (weights - lazy_squares(x, y)).logsumexp(1)
-    return l[:, 0]
+    found: Tensor = (weights - lazy_squares(x, y)).logsumexp(1)
+    return found[:, 0]
 
 
 def lazy_nearest(x: Tensor, y: Tensor) -> Tensor:
