@@ -3,17 +3,20 @@ the tables go on without it."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import io
 import os
+import textwrap
 import tokenize
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_work.work import Function, part_of
+from gpu_work.work import part_of
+from torch import Tensor
 
 
 def library(name: str) -> Any:
@@ -23,14 +26,60 @@ def library(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def made_by(module: str, name: str) -> Callable[[], Function]:
-    """A function of a module of this folder that imports a library."""
+class Steps:
+    """A simulation in memory of its own, which another library reads and writes.
 
-    def make() -> Function:
-        function: Function = getattr(library(f"papers.{module}"), name)
-        return function
+    ``inputs`` and ``result`` are that memory, ``input_grads`` and ``result_grad`` that of their
+    adjoints. ``forward`` runs it; ``backward`` sets the adjoints of the inputs, for the last run
+    and for ``result_grad``, which is set after ``clear``.
+    """
 
-    return make
+    inputs: Sequence[Tensor]
+    input_grads: Sequence[Tensor]
+    result: Tensor
+    result_grad: Tensor
+
+    def forward(self) -> None:
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        pass
+
+    def backward(self) -> None:
+        raise NotImplementedError
+
+
+class _Run(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, steps: Steps, *args: Tensor) -> Tensor:
+        for place, arg in zip(steps.inputs, args, strict=True):
+            place.copy_(arg)
+        steps.forward()
+        ctx.steps = steps
+        return steps.result.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        steps: Steps = ctx.steps
+        steps.clear()
+        steps.result_grad.copy_(grad)
+        steps.backward()
+        return None, *(place.clone() for place in steps.input_grads)
+
+
+def under_autograd(
+    make: Callable[..., Steps], count: int, args: Sequence[Any], numbers: Mapping[str, float]
+) -> Tensor:
+    """Steps as a function of its first ``count`` arguments; what was made for a shape is kept. The
+    backward part is that of the last call."""
+    key = (make, tuple(arg.shape for arg in args), tuple(numbers.items()))
+    if key not in _made:
+        _made[key] = make(*args, **numbers)
+    found: Tensor = _Run.apply(_made[key], *args[:count])
+    return found
+
+
+_made: dict[Any, Steps] = {}
 
 
 def length(text: str) -> int:
@@ -47,9 +96,20 @@ def length(text: str) -> int:
     return len(lines)
 
 
-def length_of(*parts: object) -> int:
+def length_of(*parts: Any) -> int:
     """Of functions."""
-    return sum(length(inspect.getsource(part)) for part in parts)  # type: ignore[arg-type]
+    return sum(map(length, map(inspect.getsource, parts)))
+
+
+def length_of_named(file: Path, *names: str) -> int:
+    """Of functions and methods of a file that is not imported, with their decorators."""
+    text = file.read_text(encoding="utf-8")
+    found = [
+        "\n".join(text.splitlines()[node.decorator_list[0].lineno - 1 : node.end_lineno])
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and node.name in names and node.decorator_list
+    ]
+    return sum(length(textwrap.dedent(part)) for part in found)
 
 
 def length_in(program: Path, *names: str) -> int:

@@ -158,16 +158,14 @@ class Entry:
     """A line of the table: a work, and the same of ``small`` sizes, at which it is checked.
 
     ``needs``: bytes that a call of the leanest form takes, arguments included. ``growth``: of a
-    sweep over a size, what that has grown by. ``own``: more forms of loma. ``others``: forms of
-    other libraries, for any sizes, made where those are installed. ``lengths``: lines of source, by
-    form."""
+    sweep over a size, what that has grown by. ``own``: more forms of loma. ``lengths``: lines of
+    source, by form."""
 
     work: Work
     small: Work
     needs: float = 0.0
     growth: float = 0.0
     own: Mapping[str, Callable[[], Function]] = dataclasses.field(default_factory=dict)
-    others: Mapping[str, Callable[[], Function]] = dataclasses.field(default_factory=dict)
     lengths: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
@@ -201,7 +199,7 @@ def measure(entry: Entry, which: str, session: Session, before: Row | None = Non
     work = entry.work
     settings = session.settings
     row = Row(f"{work.key} {which}", f"{work.title}: {which}", work.goal)
-    row.notes.update(check(entry.small, which, settings, entry.others) if before is None else {})
+    row.notes.update(check(entry.small, which, settings) if before is None else {})
     row.results.update({f"lines, {name}": lines for name, lines in entry.lengths.items()})
     if LOMA in row.notes:
         raise ArithmeticError(row.notes[LOMA])
@@ -218,7 +216,7 @@ def measure(entry: Entry, which: str, session: Session, before: Row | None = Non
     for name, function in work.peers.items():
         if f"{EAGER} {name}" not in row.notes:
             m.add(f"{EAGER} {name}", function)
-    for name, make in entry.others.items():
+    for name, make in work.others.items():
         if name not in row.notes:
             add_other(m, name, make)
     if settings.device == "cuda":
@@ -250,10 +248,7 @@ def add_other(m: Measuring, name: str, make: Callable[[], Function]) -> None:
         m.add(name, function)
 
 
-def check(
-    work: Work, which: str, settings: Settings,
-    others: Mapping[str, Callable[[], Function]] | None = None,
-) -> dict[str, str]:  # fmt: skip
+def check(work: Work, which: str, settings: Settings) -> dict[str, str]:
     """What is wrong with a form of a work of small sizes, by the form's name: its results and
     gradients are not those of the first peer in float64."""
     torch.manual_seed(1)
@@ -269,7 +264,7 @@ def check(
         specialise.use(usual)
     for name, function in work.peers.items():
         m.add(f"{EAGER} {name}", function)
-    for name, make in (others or {}).items():
+    for name, make in work.others.items():
         add_other(m, name, make)
     return row.notes
 
