@@ -75,7 +75,8 @@ def under_autograd(
     key = (make, tuple(arg.shape for arg in args), tuple(numbers.items()))
     if key not in _made:
         _made[key] = make(*args, **numbers)
-    found: Tensor = _Run.apply(_made[key], *args[:count])
+    run: Any = _Run  # whose methods have no annotations
+    found: Tensor = run.apply(_made[key], *args[:count])
     return found
 
 

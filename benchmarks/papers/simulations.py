@@ -2,9 +2,9 @@
 
 A net of masses and springs, a wave on a grid, and balls that bounce, after examples of DiffTaichi
 (Hu et al. 2020) and of Warp. Gradients go from the places after the last step to the first places
-and speeds, and to the lengths of springs. In loma (simulations.loma) a simulation is a function with
-a loop, whose tape the compiler makes. In Warp and Taichi a step is a kernel, and the program keeps
-the states of all steps (warp_simulations.py, taichi_simulations.py).
+and speeds, and to the lengths of springs. In loma (simulations.loma) a simulation is a function
+with a loop, whose tape the compiler makes. In Warp and Taichi a step is a kernel, and the program
+keeps the states of all steps (warp_simulations.py, taichi_simulations.py).
 
     python benchmarks/papers/simulations.py --json FILE
 """
