@@ -20,7 +20,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import torch
-from gpu_work.work import BOTH, FORWARD, Function, Work
+from gpu_work.work import BOTH, FORWARD, Function, Work, part_of
 from papers import measured
 from papers.libraries import length_in, length_of, library
 from papers.measured import Entry, Session
@@ -32,16 +32,9 @@ PROGRAM = Path(__file__).with_suffix(".loma")
 
 
 @cache
-def module() -> Any:
-    return loma.compile(PROGRAM)
-
-
-def own(name: str) -> Callable[[], Function]:
-    def make() -> Function:
-        function: Function = getattr(module(), name)
-        return function
-
-    return make
+def own(name: str) -> Function:
+    function: Function = getattr(loma.compile(part_of(PROGRAM, name)), name)
+    return function
 
 
 # ------------------------------------------------------------------------------------- in PyTorch
@@ -155,7 +148,7 @@ def work(name: str, m: int, n: int, d: int) -> Work:
     passes = (FORWARD, BOTH) if differs else (FORWARD,)
     return Work(
         f"{name} {m}x{n}x{d}", f"{name}, {m} and {n} points in {d} dimensions", inputs, peers,
-        own(name), "1 time", passes=passes, others={"KeOps": keops(lazy)},
+        lambda: own(name), "1 time", passes=passes, others={"KeOps": keops(lazy)},
     )  # fmt: skip
 
 

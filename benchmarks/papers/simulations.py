@@ -15,13 +15,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import torch
 import torch.nn.functional as F
-from gpu_work.work import Function, Work
+from gpu_work.work import Function, Work, part_of
 from papers import measured
 from papers.libraries import length_in, length_of, length_of_named, library, under_autograd
 from papers.measured import Entry, Session
@@ -33,16 +32,20 @@ PROGRAM = Path(__file__).with_suffix(".loma")
 Step = Callable[..., tuple[Tensor, ...]]
 
 
+def text_of(name: str) -> str:
+    """The function of a simulation, and what it calls."""
+    called = part_of(PROGRAM, "travel") if name == "balls" else ""
+    return called + part_of(PROGRAM, name)
+
+
 @cache
-def module() -> Any:
-    return loma.compile(PROGRAM)
+def compiled(name: str) -> Function:
+    function: Function = getattr(loma.compile(text_of(name)), name)
+    return function
 
 
 def own(name: str, numbers: Mapping[str, float]) -> Callable[[], Function]:
-    def make() -> Function:
-        return partial(getattr(module(), name), **numbers)
-
-    return make
+    return lambda: partial(compiled(name), **numbers)
 
 
 # ------------------------------------------------------------------------------------- in PyTorch
@@ -146,7 +149,7 @@ def inputs(name: str, n: int, device: str) -> tuple[Tensor, ...]:
     return *(part.requires_grad_() for part in moved[:count]), *moved[count:]
 
 
-def compiled(name: str, steps: int) -> Callable[[], Function]:
+def step_compiled(name: str, steps: int) -> Callable[[], Function]:
     """With torch.compile of a step: of hundreds in one graph it would take minutes."""
 
     def make() -> Function:
@@ -176,7 +179,7 @@ def work(name: str, n: int, steps: int, session: Session) -> Work:
         for kind in ("warp", "taichi")
     }
     if session.settings.compile:
-        others["compile a step"] = compiled(name, steps)
+        others["compile a step"] = step_compiled(name, steps)
     return Work(f"{name} {n}x{steps}", f"{name}, {n}, {steps} steps", partial(inputs, name, n),
                 {"steps": partial(whole, step, **every)}, own(name, every), "1 time",
                 compiles=False, others=others)  # fmt: skip
