@@ -80,6 +80,10 @@ def _grouped(x: Tensor, k: Tensor, b: Tensor) -> Tensor:
     return F.conv2d(x, k, padding=1, groups=3)
 
 
+def _gated(x: Tensor, k: Tensor, b: Tensor) -> Tensor:
+    return F.relu(F.conv2d(x, k, b, padding=1, groups=3))
+
+
 def _others(x: Tensor, k: Tensor, b: Tensor) -> Tensor:
     xs, ks = x.chunk(3, 1), k.chunk(3, 0)
     return torch.cat([F.conv2d(xs[n], ks[m], padding=1) for n, m in ((0, 0), (2, 1), (1, 2))], 1)
@@ -113,6 +117,31 @@ def _ahead(x: Tensor, k: Tensor, b: Tensor) -> Tensor:
     return torch.cat([y[:, :o], y[:, o : 2 * o], z], 1) * 1.0
 
 
+def biased(number: int) -> str:
+    return f"{part(number)[:-17]}, b[{number} * O:{number + 1} * O], padding=[1, 1])"
+
+
+IN_LOOP = (
+    "conv2d(x[:, i * C:(i + 1) * C], k[i * O:(i + 1) * O], b[i * O:(i + 1) * O], padding=[1, 1])"
+)
+# name, text, the same in PyTorch: convolutions with what is made of them element by element
+MADE: dict[str, tuple[str, Callable[..., Tensor]]] = {
+    "biases": (f"{HEAD}    return cat([{biased(0)}, {biased(1)}, {biased(2)}], 1)\n", _bias),
+    "biases and relu": (
+        f"{HEAD}    return cat([relu({biased(0)}), relu({biased(1)}), relu({biased(2)})], 1)\n",
+        _gated,
+    ),
+    "biases in a loop": (
+        f"{HEAD}    y : Tensor[B, 3 * O, H, W]\n    for i in range(3):\n"
+        f"        y[:, i * O:(i + 1) * O] = {IN_LOOP}\n    return y\n",
+        _bias,
+    ),
+    "relu in a loop": (
+        f"{HEAD}    y : Tensor[B, 3 * O, H, W]\n    for i in range(3):\n"
+        f"        z = relu({IN_LOOP})\n        y[:, i * O:(i + 1) * O] = z\n    return y\n",
+        _gated,
+    ),
+}
 # name, text, the same in PyTorch: parts that are not those of one convolution
 LEFT: dict[str, tuple[str, Callable[..., Tensor]]] = {
     "another order": (
@@ -135,17 +164,12 @@ LEFT: dict[str, tuple[str, Callable[..., Tensor]]] = {
         f"{PART.format('0', 'C', 'O', '2 * O')}, {PART.format('0', 'C', '2 * O', '3 * O')}], 1)\n",
         _same_part,
     ),
-    "with biases": (
-        f"{HEAD}    y : Tensor[B, 3 * O, H, W]\n    for i in range(3):\n"
-        "        y[:, i * O:(i + 1) * O] = conv2d(x[:, i * C:(i + 1) * C], "
-        "k[i * O:(i + 1) * O], b[i * O:(i + 1) * O], padding=[1, 1])\n    return y\n",
-        _bias,
-    ),
     "a part is that of another one": (
         f"{HEAD}    return cat([{part(0)}, {part(1)}, {part(0)}], 1)\n",
         _ahead,
     ),
 }
+OTHERS = {**MADE, **LEFT}
 SIZES = ((2, 3, 2, 5, 4), (1, 1, 1, 1, 1), (0, 2, 1, 3, 3), (2, 2, 3, 1, 2))
 
 
@@ -177,7 +201,9 @@ def test_what_is_left(name: str) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(2, 3, 2, 4, 3), (1, 1, 1, 1, 1)], ids=str)
-@pytest.mark.parametrize("text", [*ONE.values(), *(t for t, _ in LEFT.values())], ids=[*ONE, *LEFT])
+@pytest.mark.parametrize(
+    "text", [*ONE.values(), *(t for t, _ in OTHERS.values())], ids=[*ONE, *OTHERS]
+)
 def test_passes_change_no_value(text: str, sizes: tuple[int, ...]) -> None:
     point = Point("f", with_derivative(text), "f", arguments(*sizes))
     for change in (passes.canonical_form, passes.optimise):
@@ -186,7 +212,7 @@ def test_passes_change_no_value(text: str, sizes: tuple[int, ...]) -> None:
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, Callable[..., Tensor]]:
-    texts = {**ONE, **{name: text for name, (text, _) in LEFT.items()}}
+    texts = {**ONE, **{name: text for name, (text, _) in OTHERS.items()}}
     names = {name: f"f{k}" for k, name in enumerate(texts)}
     helper = texts["helpers"]
     renamed = [
@@ -197,12 +223,12 @@ def compiled() -> dict[str, Callable[..., Tensor]]:
     return {name: getattr(module, own) for name, own in names.items()}
 
 
-@pytest.mark.parametrize("name", [*ONE, *LEFT])
+@pytest.mark.parametrize("name", [*ONE, *OTHERS])
 def test_values_and_gradients(compiled: dict[str, Callable[..., Tensor]], name: str) -> None:
-    wanted = LEFT[name][1] if name in LEFT else _grouped
+    wanted = OTHERS[name][1] if name in OTHERS else _grouped
     for sizes in SIZES:
         args = [a.requires_grad_() for a in arguments(*sizes)]
-        used = args if name == "with biases" else args[:2]
+        used = args if name in MADE else args[:2]
         value, right = compiled[name](*args), wanted(*args)
         torch.testing.assert_close(value, right)
         weight = torch.cos(torch.arange(value.numel()).to(value).view_as(value))

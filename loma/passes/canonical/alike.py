@@ -7,14 +7,15 @@ is what a loop over two groups says, and what a library does at once:
 
     y[n, g * O + o, h] = sum(x[n, g * C + c, h + p] * w[g * O + o, c, p] for c in C for ...)
 
-Tensors that are made so to be joined (``cat``) are parts of one that has a dimension for the parts.
+Tensors that are made so to be joined (``cat``) are parts of one that has a dimension for the parts,
+and so are those that are made of them element by element, such as sums with a bias.
 Only what is one convolution of channels in groups then (:mod:`loma.passes.canonical.groups`) is put
 together: of other sums a library takes each by itself, but not all at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 
 from loma.core import bounds, sizes
@@ -28,7 +29,7 @@ from loma.core.names import Names, names_of
 from loma.core.sizes import IsSize
 from loma.core.walk import (
     children, expressions, free_variables, map_children, map_tensor_functions, mentioned_names,
-    statements, substitute, walk,
+    substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.groups import copied, in_groups
 from loma.passes.canonical.loops import mentions
@@ -108,6 +109,19 @@ def _renamed(axes: tuple[Axis, ...], others: tuple[Axis, ...]) -> dict[str, Expr
     return {o.name: Var(a.name, INT) for a, o in zip(axes, others, strict=True)}
 
 
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """``tensor`` stands for ``parts``, made by ``steps``, which stand for the statements at the
+    positions ``gone`` and read ``inputs``; ``names``: all tensors that go with them."""
+
+    tensor: Var
+    parts: tuple[Var, ...]
+    names: frozenset[str] = frozenset()
+    gone: frozenset[int] = frozenset()
+    inputs: frozenset[str] = frozenset()
+    steps: tuple[Stmt, ...] = ()
+
+
 class _Alike:
     def __init__(self, function: Function) -> None:
         self._function = function
@@ -141,53 +155,84 @@ class _Alike:
     def _one_tensor(self, body: tuple[Stmt, ...], position: int, op: Op) -> tuple[Stmt, ...]:
         parts = [arg for arg in op.args if isinstance(arg, Var)]
         dim = sizes.constant(_attr(op, "dim"))
-        names = {part.name for part in parts}
-        if dim is None or not 1 < len(names) == len(parts) == len(op.args):
+        if dim is None or len(parts) != len(op.args):
             raise _Different
-        found = [self._made(body[:position], part.name) for part in parts]
-        made = [body[k] for k in found]
-        first, last = min(found), max(found)
-        mentions = [k for k, s in enumerate(body) if _uses(s) & names]
-        if sorted(mentions) != sorted([*found, position]) or names & mentioned_names(
-            tuple(s for k in mentions for s in statements((body[k],)) if s is not body[k])
-        ):
-            raise _Different
-        one = made[0]
-        assert isinstance(one, IndexAssign)
-        dims = sizes.dims_of(one.element.tensor)
-        dim %= len(dims)
-        inputs = set[str]()
-        for stmt in made:
-            assert isinstance(stmt, IndexAssign)
-            inputs |= free_variables(stmt.value)
-            if not sizes.same(sizes.dims_of(stmt.element.tensor), dims):
-                raise _Different
-        if inputs & (written(body[first:last]) | names):
-            raise _Different
+        dim %= len(sizes.dims_of(parts[0]))
         part = Var(self._names.fresh("_g"), INT)
+        found = self._whole(body, [position] * len(parts), parts, dim, part)
+        first, last = min(found.gone), max(found.gone)
+        between = tuple(body[k] for k in range(first, last) if k not in found.gone)
+        if found.inputs & written(between):
+            raise _Different
+        assert isinstance(op.type, TensorType)
+        view = b.operator("reshape", (found.tensor,), {"shape": op.type.dims}, op.span)
+        out: list[Stmt] = []
+        for k, stmt in enumerate(body):
+            if k == last:
+                out += found.steps
+            elif k == position:
+                out.append(_with(stmt, op, view))
+            elif k not in found.gone and not _declares(stmt, found.names):
+                out.append(stmt)
+        return tuple(out)
+
+    def _whole(
+        self, body: tuple[Stmt, ...], users: list[int], parts: list[Var], dim: int, part: Var
+    ) -> _Whole:
+        """One tensor with an index ``part`` in front of that dimension for those of all parts,
+        which the statements ``users`` read, and no others."""
+        names = {tensor.name for tensor in parts}
+        if not 1 < len(names) == len(parts):
+            raise _Different
+        at = [
+            self._made(body[:user], tensor.name) for tensor, user in zip(parts, users, strict=True)
+        ]
+        for tensor, made_at, user in zip(parts, at, users, strict=True):
+            if [k for k, s in enumerate(body) if tensor.name in _uses(s)] != [made_at, user]:
+                raise _Different
+        made = [stmt for k in at if isinstance(stmt := body[k], IndexAssign)]
+        one = made[0]
+        dims = sizes.dims_of(one.element.tensor)
+        if not all(sizes.same(sizes.dims_of(s.element.tensor), dims) for s in made):
+            raise _Different
+        inner = None if _sums_windows(one) else self._inside(body, at, made, dim, part)
+        if inner is not None:
+            made = [
+                replace(s, value=_from_whole(s.value, tensor, inner.tensor, dim, number))
+                for number, (s, tensor) in enumerate(zip(made, inner.parts, strict=True))
+            ]
         count = IntConst(len(parts))
         type_ = TensorType((*dims[:dim], count, *dims[dim:]))
         whole = Var(self._names.fresh(f"_{one.element.tensor.name.lstrip('_')}"), type_)
         axes = {axis.name: axis for axis in one.axes}
         own = [axes[s.name] for s in one.element.subscripts if isinstance(s, Var)]
         every = (*own[:dim], Axis(part.name, count), *own[dim:])
-        value = self._value(part, [s for s in made if isinstance(s, IndexAssign)], every)
+        value = self._value(part, made, every)
         places = tuple(Var(axis.name, INT) for axis in every)
         new = replace(one, target=Index(whole, places, one.element.type), value=value, axes=every)
-        steps = in_groups(self._function, new, self._names)
-        if steps is None:
+        steps: tuple[Stmt, ...] | None = (new,)
+        if inner is None:
+            steps = in_groups(self._function, new, self._names)
+        if steps is None or names & free_variables(value):
             raise _Different
-        assert isinstance(op.type, TensorType)
-        view = b.operator("reshape", (whole,), {"shape": op.type.dims}, op.span)
-        out: list[Stmt] = []
-        for k, stmt in enumerate(body):
-            if k == last:
-                out += [Declare(whole, None, one.span), *steps]
-            elif k == position:
-                out.append(_with(stmt, op, view))
-            elif k not in found and not (isinstance(stmt, Declare) and stmt.target.name in names):
-                out.append(stmt)
-        return tuple(out)
+        before = _Whole(whole, tuple(parts)) if inner is None else inner
+        inputs = frozenset().union(*(free_variables(s.value) for s in made)) - {before.tensor.name}
+        return _Whole(
+            whole, tuple(parts), before.names | names, before.gone | set(at),
+            before.inputs | inputs, (*before.steps, Declare(whole, None, one.span), *steps),
+        )  # fmt: skip
+
+    def _inside(
+        self, body: tuple[Stmt, ...], users: list[int], made: list[IndexAssign], dim: int, part: Var
+    ) -> _Whole:
+        """The tensor with the sums that elements of each part are made of."""
+        reads = [[n.tensor for n in walk(s.value) if isinstance(n, Index)] for s in made]
+        if len({len(own) for own in reads}) != 1:
+            raise _Different
+        for tensors in zip(*reads, strict=True):
+            if len({tensor.name for tensor in tensors}) == len(tensors):
+                return self._whole(body, users, list(tensors), dim, part)
+        raise _Different
 
     def _made(self, before: tuple[Stmt, ...], name: str) -> int:
         """Where a tensor of the function alone is made, by a statement that gives it all."""
@@ -197,7 +242,7 @@ class _Alike:
         match before[places[0]]:
             case IndexAssign(Index(Var(own), subscripts), "=") as stmt if (
                 own == name and covers(stmt) and all(isinstance(s, Var) for s in subscripts)
-            ) and _sums_windows(stmt):
+            ):
                 return places[0]
             case _:
                 raise _Different
@@ -292,6 +337,24 @@ def _sums_windows(stmt: IndexAssign) -> bool:
     summed, own = ({axis.name for axis in axes} for axes in (value.axes, stmt.axes))
     places = [s for node in walk(value.body) if isinstance(node, Index) for s in node.subscripts]
     return any(free_variables(s) & summed and free_variables(s) & own for s in places)
+
+
+def _from_whole(value: Expr, old: Var, whole: Var, dim: int, number: int) -> Expr:
+    """With elements of a tensor for those of the part of it with that number."""
+
+    def changed(expr: Expr) -> Expr:
+        match expr:
+            case Index(Var(name), places) if name == old.name:
+                inside = (*places[:dim], IntConst(number), *places[dim:])
+                return replace(expr, base=whole, subscripts=inside)
+            case _:
+                return map_children(expr, changed)
+
+    return changed(value)
+
+
+def _declares(stmt: Stmt, names: AbstractSet[str]) -> bool:
+    return isinstance(stmt, Declare) and stmt.target.name in names
 
 
 def _attr(op: Op, name: str) -> Expr:

@@ -20,8 +20,8 @@ from loma.core import bounds, sizes
 from loma.core import builder as b
 from loma.core.axes import ranged
 from loma.core.ir import (
-    FLOAT, INT, Assign, Axis, Binary, Expr, For, Function, Index, IndexAssign, Module, Reduce, Stmt,
-    TensorType, Var, Zero, ZeroPad, replace,
+    FLOAT, INT, Assign, Axis, Binary, Declare, Expr, For, Function, Index, IndexAssign, Module,
+    Reduce, Stmt, TensorType, Var, Zero, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import free_variables, map_children, map_tensor_functions, substitute, walk
@@ -39,6 +39,62 @@ def in_groups(function: Function, stmt: IndexAssign, names: Names) -> tuple[Stmt
     """What stands for a statement in the outermost block of a function, whose indices need stand
     alone nowhere; None where it is no convolution of channels in groups."""
     return _Groups(function, names).in_groups(stmt)
+
+
+def with_groups(
+    function: Function, total: IndexAssign, final: IndexAssign, group: Axis, names: Names
+) -> tuple[Stmt, ...] | None:
+    """What stands for a loop over ``group`` in the outermost block of a function, with ``total``, a
+    convolution of a group's channels, of which ``final`` makes the group's part of a tensor element
+    by element; None where that is nothing of the kind."""
+    if not (total.op == final.op == "=" and covers(total)):
+        return None
+    extents = {axis.name: axis.extent for axis in (group, *final.axes)}
+    target, is_size = final.element, frozenset(sizes.size_variables(function)).__contains__
+    dims = sizes.dims_of(target.tensor)
+    pairs = [pair_of(s, d, extents, is_size) for s, d in zip(target.subscripts, dims, strict=True)]
+    split = [k for k, pair in enumerate(pairs) if pair]
+    whole = replace(final, axes=(group, *final.axes))
+    reads = free_variables(total.value) | free_variables(final.value)
+    if len(split) != 1 or not covers(whole) or target.tensor.name in reads:
+        return None
+    ((outer, _), (inner, channels)) = pairs[split[0]]
+    inside = [k for k, s in enumerate(total.element.subscripts) if s == inner]
+    if outer != Var(group.name, INT) or len(inside) != 1:
+        return None
+
+    def part(place: Index, wish: str, at: int, own: tuple[Expr, ...]) -> Index:
+        """A tensor's element with a dimension for the groups."""
+        before = sizes.dims_of(place.tensor)
+        length = before[at] if own == place.subscripts else channels
+        type_ = TensorType((*before[:at], group.extent, length, *before[at + 1 :]))
+        subscripts = (*own[:at], outer, own[at], *own[at + 1 :])
+        return replace(place, base=Var(names.fresh(wish), type_), subscripts=subscripts)
+
+    summed = part(total.element, "_r", inside[0], total.element.subscripts)
+    own = (*target.subscripts[: split[0]], inner, *target.subscripts[split[0] + 1 :])
+    made = part(target, f"_{target.tensor.name}", split[0], own)
+    axes = {a.name: a for a in (group, *total.axes)}
+    order = tuple(axes[s.name] for s in summed.subscripts if isinstance(s, Var))
+    steps = in_groups(function, replace(total, target=summed, axes=order), names)
+    if steps is None:
+        return None
+
+    def read(expr: Expr) -> Expr:
+        match expr:
+            case Index(base, places) if base == total.element.base:
+                places = (*places[: inside[0]], outer, *places[inside[0] :])
+                return replace(expr, base=summed.base, subscripts=places)
+            case _:
+                return map_children(expr, read)
+
+    axes = {a.name: a for a in whole.axes}
+    order = tuple(axes[s.name] for s in made.subscripts if isinstance(s, Var))
+    return (
+        Declare(summed.tensor, None, final.span), *steps, Declare(made.tensor, None, final.span),
+        replace(final, target=made, value=read(final.value), axes=order),
+        Assign(target.tensor, "=", _reshaped(made.tensor, dims), final.span),
+    )  # fmt: skip
 
 
 def copied(stmt: IndexAssign, copy: IndexAssign) -> IndexAssign | None:

@@ -25,12 +25,12 @@ from loma.core.ir import (
 from loma.core.names import Names, axes_of, names_of
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    blocks, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
+    blocks, exchanged, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
     needed_places, nodes, own_names, reads_of_type, statements,
     subscript_variables, substitute, walk,
 )  # fmt: skip
 from loma.passes.liveness import set_first
-from loma.passes.canonical.groups import copied, in_groups
+from loma.passes.canonical.groups import copied, in_groups, with_groups
 from loma.passes.canonical.views import element
 
 
@@ -138,19 +138,38 @@ class _Loops:
                 return stmt
 
     def _groups(self, loop: For) -> tuple[Stmt, ...] | None:
-        """One convolution of all groups of channels, where the loop has one of a group each."""
-        if self._around:
+        """One convolution of all groups of channels, where the loop has one of a group each, with
+        what is made of its elements."""
+        body = [stmt for stmt in loop.body if isinstance(stmt, IndexAssign)]
+        if self._around or not 1 < len(body) == len(loop.body):
             return None
-        match loop.body:
-            case (IndexAssign() as stmt, IndexAssign() as copy):
-                joined = copied(stmt, copy)
-            case _:
+        for stmt in body[:-1]:
+            name = stmt.element.tensor.name if isinstance(stmt.target, Index) else ""
+            if name not in self._declared or self._mentions[name] != 2:
                 return None
-        name = stmt.element.tensor.name if isinstance(stmt.target, Index) else ""
-        if joined is None or name not in self._declared or self._mentions[name] != 2:
+        while len(body) > 1 and (joined := copied(body[-2], body[-1])) is not None:
+            body[-2:] = [joined]
+        group = Axis(loop.counter, loop.extent)
+        if len(body) == 1 and isinstance(body[0].value, Reduce):
+            whole = replace(body[0], axes=(group, *body[0].axes))
+            return in_groups(self._function, whole, self._names)
+        if len(body) == 1 and (apart := self._sum_apart(body[0])) is not None:
+            body = list(apart)
+        if len(body) != 2 or not all(isinstance(s, Var) for s in body[0].element.subscripts):
             return None
-        whole = replace(joined, axes=(Axis(loop.counter, loop.extent), *joined.axes))
-        return in_groups(self._function, whole, self._names)
+        return with_groups(self._function, body[0], body[1], group, self._names)
+
+    def _sum_apart(self, stmt: IndexAssign) -> tuple[IndexAssign, IndexAssign] | None:
+        """A statement with the only sum in its value as a statement of its own."""
+        sums = [node for node in walk(stmt.value) if isinstance(node, Reduce)]
+        if len(sums) != 1:
+            return None
+        axes = tuple(a for a in stmt.axes if a.name in free_variables(sums[0]))
+        places = tuple(Var(axis.name, INT) for axis in axes)
+        type_ = TensorType(tuple(axis.extent for axis in axes))
+        read = Index(Var(self._names.fresh("_r"), type_), places, FLOAT)
+        total = replace(stmt, target=read, value=sums[0], axes=axes)
+        return total, replace(stmt, value=exchanged(stmt.value, sums[0], read))
 
     def _private(self, loop: For) -> set[str]:
         """Variables of the loop alone, which each iteration sets before it looks at them."""
