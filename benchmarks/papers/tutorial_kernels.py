@@ -23,13 +23,14 @@ import torch
 import torch.nn.functional as F
 from gpu_work.work import Function, Work, attention, attention_by_operators, part_of
 from papers import measured
-from papers.libraries import length_in, length_of, library
+from papers.libraries import length_in, length_of, length_of_named, library
 from papers.measured import Entry, Session
 from torch import Tensor
 
 import loma
 
 PROGRAM = Path(__file__).with_suffix(".loma")
+IN_TRITON = PROGRAM.with_name("triton_kernels.py")
 EPS = 1e-5
 
 
@@ -208,8 +209,6 @@ def work(name: str, size: tuple[int, ...], device: str) -> Work:
         return tuple(part.requires_grad_(part.is_floating_point()) for part in moved)
 
     def in_triton() -> Function:
-        if device != "cuda":
-            raise ValueError("skipped: Triton needs a GPU")
         function: Function = getattr(library("papers.triton_kernels"), kernel.triton)
         return function
 
@@ -230,6 +229,8 @@ def entries(session: Session) -> Iterator[Entry]:
             "loma": length_in(PROGRAM, kernel.name),
             "PyTorch": length_of(list(kernel.peers.values())[1], *kernel.helpers),
         }
+        if kernel.triton:
+            lines["Triton"] = length_of_named(IN_TRITON, f"{kernel.triton}_kernel")
         yield Entry(full, small, lengths=lines)
 
 

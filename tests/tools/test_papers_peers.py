@@ -3,6 +3,8 @@ at odd sizes and at sizes of 1, are those of PyTorch in float64; and the tables 
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -106,6 +108,30 @@ def test_tutorial_kernels(name: str, size: tuple[int, ...], compiled: bool) -> N
     text = part_of(tutorial_kernels.PROGRAM, kernel.name)
     reference = list(kernel.peers.values())[0 if name == "grouped_gemm" else 1]
     compare(text, kernel.name, kernel.inputs(*size), reference, compiled)
+
+
+INTERPRETED = """
+import torch
+from papers import triton_kernels, tutorial_kernels
+
+torch.manual_seed(0)
+for name, kernel in tutorial_kernels.KERNELS.items():
+    for size in ((3, 5), (1, 1), (2, 5000)) if kernel.triton else ():
+        args = kernel.inputs(*size)
+        exact = [arg.double() if arg.is_floating_point() else arg for arg in args]
+        right = list(kernel.peers.values())[1](*exact).float()
+        torch.testing.assert_close(getattr(triton_kernels, kernel.triton)(*args), right)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.cpu
+def test_kernels_of_triton() -> None:
+    """By Triton's own interpreter, which needs no GPU."""
+    pytest.importorskip("triton")
+    code = f"import sys\nsys.path.append({str(ROOT / 'benchmarks')!r})\n{INTERPRETED}"
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=environment)
 
 
 # --------------------------------------------------------------------------------- the tables
