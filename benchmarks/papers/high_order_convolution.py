@@ -62,6 +62,9 @@ def entries(batches: list[int], is_quick: bool) -> Iterator[Entry]:
         before = batch
 
 
+IMAGES = "images in a batch"
+
+
 def draw(results: Mapping[str, Any], path: Path) -> None:
     from papers import curves
 
@@ -71,13 +74,13 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
         for which in (FORWARD, BOTH)
     }
     panels = [
-        curves.Panel(which, "ms", curves.lines_of(found, "milliseconds", 1.0))
+        curves.Panel(which, "ms", IMAGES, curves.lines_of(found, "milliseconds", 1.0))
         for which, found in passes.items()
     ]
     memory = curves.lines_of(passes[BOTH], "memory", 2**20)
-    panels.append(curves.Panel(f"memory of {BOTH}", "MiB", memory))
+    panels.append(curves.Panel(f"memory of {BOTH}", "MiB", IMAGES, memory))
     title = "A 5x5 filter for every pixel: time and memory over the batch"
-    for file in curves.write(panels, "images in a batch", title, results["machine"], path):
+    for file in curves.write(panels, title, results["machine"], path):
         print(f"wrote {file}")
 
 

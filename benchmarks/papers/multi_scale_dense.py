@@ -272,7 +272,8 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     from papers import curves
 
     panels = []
-    for position, name in enumerate(SWEEPS[:2]):
+    axes = ("pixels of a side", "channels")
+    for position, (name, sizes) in enumerate(zip(SWEEPS[:2], axes, strict=True)):
         points = {" ".join(map(str, p)) for p in sweep(name, False, True)}
         for which in (FORWARD, BOTH):
             rows = [
@@ -281,11 +282,10 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
                 if row["key"].startswith("layer") and row["key"].endswith(f" {which}")
                 and " ".join(row["key"].split()[1:4]) in points
             ]  # fmt: skip
-            panels.append(curves.Panel(f"{which}, over {name}", "ms",
-                                       curves.lines_of(rows, "milliseconds", 1.0)))  # fmt: skip
+            lines = curves.lines_of(rows, "milliseconds", 1.0)
+            panels.append(curves.Panel(which, "ms", sizes, lines))
     title = "A layer of a mixed-scale dense network"
-    for file in curves.write(panels, "pixels of a side, or channels", title,
-                             results["machine"], path):  # fmt: skip
+    for file in curves.write(panels, title, results["machine"], path):
         print(f"wrote {file}")
 
 

@@ -76,6 +76,34 @@ def test_multi_scale_dense(tmp_path: Path) -> None:
 
 
 @pytest.mark.cpu
+def test_curves_have_a_line_for_each_form_of_loma(tmp_path: Path) -> None:
+    times = {"loma": 1.0, "loma, graph": 0.5, "loma, in place": 2.0, "eager conv2d": 3.0,
+             "compile conv2d": 4.0, "compile conv2d, graph": 2.5}  # fmt: skip
+    rows = [
+        {"key": f"layer {size} 8 1 {which}", "milliseconds": times}
+        for size in (8, 2048)
+        for which in ("forward", "forward + backward")
+    ]
+    rows += [{**row, "key": row["key"].replace("2048 8", "256 256")} for row in rows]
+    results = tmp_path / "results.json"
+    results.write_text(json.dumps({"machine": "a machine", "rows": rows}), encoding="utf-8")
+    picture = tmp_path / "curves.png"
+    script = FOLDER / "multi_scale_dense.py"
+    fresh.run([script, "--draw", results, "--plot", picture], cwd=ROOT, check=True)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    code = """
+import json, sys
+sys.path.append("benchmarks")
+from papers.curves import lines_of
+print(json.dumps(lines_of(json.load(open(sys.argv[1]))["rows"][::2], "milliseconds", 1.0)))
+"""
+    lines = json.loads(fresh.run(["-c", code, results], cwd=ROOT, check=True).stdout)
+    assert {name: min(line.values()) for name, line in lines.items()} == {
+        "loma": 0.5, "loma, in place": 2.0, "eager conv2d": 3.0, "torch.compile": 2.5
+    }  # fmt: skip
+
+
+@pytest.mark.cpu
 def test_tensor_comprehensions(tmp_path: Path) -> None:
     found = rows("tensor_comprehensions", tmp_path, "--rows", "2LUT", "MLP3")
     assert set(found) == both("2LUT 3x4x5x7", "MLP3 3x5x4x3x2")
