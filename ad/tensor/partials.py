@@ -41,7 +41,12 @@ def partial_derivative(
     active = active_variables(probe, types, {param.name}, {result.name})
     names = Names(names_of(function))
     tangents = {v: Var(names.fresh(f"_t_{v}"), FLOAT) for v in sorted(active - {result.name})}
-    seed = (Declare(tangents[param.name], b.flt(1)),) if param.name in tangents else ()
+    # Another argument that is assigned to has a tangent, too, which is 0 until then.
+    seed = tuple(
+        Declare(tangents[p.name], b.flt(1 if p is param else 0))
+        for p in function.params
+        if p.name in tangents
+    )
     pushed = _Pusher(tangents, partial_name).block(function.body)
     doc = f"The derivative of {function.name} in {param.name}."
     return replace(function, name=name, body=seed + pushed, doc=doc)

@@ -30,6 +30,7 @@ class Work:
     """``inputs`` makes a set of arguments on a device; ``peers`` are forms of the same in PyTorch;
     ``own`` compiles loma's.
 
+    ``others``: forms of other libraries, made where those are installed (``papers`` measures them).
     ``tolerance``: of ‖result - exact‖ / ‖exact‖, the exact one computed by the first peer in
     float64.
     """
@@ -43,6 +44,7 @@ class Work:
     tolerance: float = 1e-4
     compiles: bool = True  # whether torch.compile is a peer
     passes: Sequence[str] = field(default=(FORWARD, BOTH))
+    others: Mapping[str, Callable[[], Function]] = field(default_factory=dict)
 
 
 # ----------------------------------------------------------------------------------- programs

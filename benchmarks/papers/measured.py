@@ -158,13 +158,15 @@ class Entry:
     """A line of the table: a work, and the same of ``small`` sizes, at which it is checked.
 
     ``needs``: bytes that a call of the leanest form takes, arguments included. ``growth``: of a
-    sweep over a size, what that has grown by. ``own``: more forms of loma."""
+    sweep over a size, what that has grown by. ``own``: more forms of loma. ``lengths``: lines of
+    source, by form."""
 
     work: Work
     small: Work
     needs: float = 0.0
     growth: float = 0.0
     own: Mapping[str, Callable[[], Function]] = dataclasses.field(default_factory=dict)
+    lengths: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 class Compared(Measuring):
@@ -198,6 +200,7 @@ def measure(entry: Entry, which: str, session: Session, before: Row | None = Non
     settings = session.settings
     row = Row(f"{work.key} {which}", f"{work.title}: {which}", work.goal)
     row.notes.update(check(entry.small, which, settings) if before is None else {})
+    row.results.update({f"lines, {name}": lines for name, lines in entry.lengths.items()})
     if LOMA in row.notes:
         raise ArithmeticError(row.notes[LOMA])
     torch.manual_seed(0)
@@ -213,6 +216,9 @@ def measure(entry: Entry, which: str, session: Session, before: Row | None = Non
     for name, function in work.peers.items():
         if f"{EAGER} {name}" not in row.notes:
             m.add(f"{EAGER} {name}", function)
+    for name, make in work.others.items():
+        if name not in row.notes:
+            add_other(m, name, make)
     if settings.device == "cuda":
         m.add_captured(LOMA)
         for name in m.of_group(EAGER):
@@ -228,6 +234,18 @@ def measure(entry: Entry, which: str, session: Session, before: Row | None = Non
     row.times = times_of(m.forms, settings)
     row.memory = memory_of(m.forms, settings.device)
     return row
+
+
+def add_other(m: Measuring, name: str, make: Callable[[], Function]) -> None:
+    """A form of another library, or a note that says what is missing."""
+    try:
+        function = make()
+    except ModuleNotFoundError as missing:
+        m.row.notes[name] = f"skipped: {missing.name} is not installed"
+    except Exception as failure:
+        m.note(name, failure)
+    else:
+        m.add(name, function)
 
 
 def check(work: Work, which: str, settings: Settings) -> dict[str, str]:
@@ -246,6 +264,8 @@ def check(work: Work, which: str, settings: Settings) -> dict[str, str]:
         specialise.use(usual)
     for name, function in work.peers.items():
         m.add(f"{EAGER} {name}", function)
+    for name, make in work.others.items():
+        add_other(m, name, make)
     return row.notes
 
 

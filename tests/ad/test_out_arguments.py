@@ -109,7 +109,7 @@ def test_an_out_tensor_is_freed_with_its_graph(
 
 
 @pytest.mark.parametrize("name", ["scale", "average", "steps"])
-@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("history", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_second_derivatives_through_an_out_tensor(module: Any, name: str, history: bool) -> None:
     """With and without a history of its own before the call."""
 
@@ -125,6 +125,7 @@ def test_second_derivatives_through_an_out_tensor(module: Any, name: str, histor
     assert torch.autograd.gradgradcheck(f, inputs)
 
 
+@pytest.mark.full
 def test_an_out_tensor_under_torch_compile(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor import config
 

@@ -7,16 +7,18 @@ import torch
 from layer_cases import LAYERS
 from oracle import Program, check_case
 from paper_cases import PAPERS
+from sampled import one_in
 
 BY_NAME = {case.name: case for case in (*PAPERS, *LAYERS)}
 
 
 @pytest.fixture(scope="module")
-def program() -> Program:
-    return Program([case.text for case in BY_NAME.values()], first=())
+def program(pytestconfig: pytest.Config) -> Program:
+    names = list(BY_NAME)[:: 1 if pytestconfig.getoption("--full") else 2]
+    return Program([BY_NAME[name].text for name in names], first=())
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", one_in(2, BY_NAME))
 def test_interpreted(program: Program, name: str) -> None:
     if name == "grid_sample" and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
         pytest.skip("this PyTorch has no second derivative of grid_sample")

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from index_cases import Case
+from oracle import Program, check_case
+from torch import Tensor
 
 import loma
 from loma import pipeline
@@ -155,3 +158,31 @@ def test_tensor_functions_have_no_arrays_and_structs(argument: str, lines: str) 
         with pytest.raises(error, match=r"'f' works on tensors, and .* belongs to") as caught:
             loma.compile(text)
         assert caught.value.lineno >= 9
+
+
+ASSIGNED = """
+def drift(x : In[float], v : In[float], n : In[int]) -> float:
+    y : float
+    for t in range(n):
+        y += sin(x)
+        x += v * v
+    return y
+
+def drifts(x : In[Tensor[N]], v : In[Tensor[N]], n : In[int]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = drift(x[i], v[i], n)
+    return y
+"""
+
+
+def test_an_argument_that_depends_on_another_one_later() -> None:
+    """When the derivative in v begins, x does not depend on v, and what is read there is x."""
+
+    def drifts(x: Tensor, v: Tensor, n: int) -> Tensor:
+        y = torch.zeros_like(x)
+        for _ in range(n):
+            y, x = y + torch.sin(x), x + v * v
+        return y
+
+    case = Case("drifts", ASSIGNED, drifts, ((3,), (3,), 4))
+    check_case(Program([ASSIGNED], second=("drifts",)), case, libtorch=False)

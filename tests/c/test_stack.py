@@ -120,6 +120,7 @@ print(lib.f119(s, 1.0).a[2], m.f119(m.Large(n=2), 1.0).a[2])
     assert calls(chain(60_000, 120), script) == "120.0 120.0\n"
 
 
+@pytest.mark.full
 def test_local_variables_of_nested_calls() -> None:
     """Sixty bytes short of what stands on the C stack, in each of 150 functions."""
     text = "def f0(x : In[float]) -> float:\n    return x\n"
@@ -157,6 +158,7 @@ print(round(d_x.value, 3), [round(float(x), 3) for x in m.d(0.0, 1.0)])
     assert calls(text, script) == "1.0 [1.0]\n"
 
 
+@pytest.mark.full
 def test_work_items_with_large_structs() -> None:
     """Threads have less of a stack than the process; items have variables of their own."""
     text = (

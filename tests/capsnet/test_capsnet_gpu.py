@@ -156,6 +156,7 @@ torch.save(result, sys.argv[2])
 """
 
 
+@pytest.mark.full
 def test_training_by_a_gpus_kernels(tmp_path: Path) -> None:
     """Network, losses and optimiser as a GPU would run them, compiled by g++: the gradients and
     the weights of the CPU within rounding."""

@@ -27,13 +27,15 @@ def test_plan_keeps_to_the_time(iteration_seconds: float) -> None:
     assert counts[-1] >= 3 * counts[0]
 
 
-def test_all_versions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("native", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_all_versions(tmp_path: Path, native: bool) -> None:
     from capsnet_loma.native_program import build
 
-    result = profile(lambda: build(tmp_path), SMALL_NETWORK, batch=4, threads=1, seconds=0.2)
+    program = (lambda: build(tmp_path)) if native else None
+    result = profile(program, SMALL_NETWORK, batch=4, threads=1, seconds=0.2)
     keys = [m.version.key for m in result.measurements]
     assert keys[0] == "torch"
-    assert keys[-2:] == ["loma", "native"]
+    assert keys[-1 - native :] == ["loma", "native"][: 1 + native]
     for m in result.measurements:
         assert m.seconds.low <= m.seconds.slope <= m.seconds.high
         assert m.peak_memory > 10 * 2**20

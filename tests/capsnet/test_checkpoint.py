@@ -225,6 +225,7 @@ def test_a_full_disk_leaves_the_file(
     assert checkpoint.read(file).step == 3
 
 
+@pytest.mark.full
 def test_a_limit_of_size(tmp_path: Path) -> None:
     """The system refuses the file's second half."""
     program = (

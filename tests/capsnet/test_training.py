@@ -499,6 +499,7 @@ def test_interrupted_from_outside(
     assert_same(output, whole["loma"])
 
 
+@pytest.mark.full
 def test_a_second_interruption_ends_at_once(data: Path, tmp_path: Path) -> None:
     """Also one that comes while the first one's checkpoint is written."""
     code = (
@@ -523,6 +524,7 @@ def test_a_second_interruption_ends_at_once(data: Path, tmp_path: Path) -> None:
     assert not list(output.glob("*.tmp"))
 
 
+@pytest.mark.full
 def test_no_kernel_is_asked_for_once_steps_have_begun(data: Path, tmp_path: Path) -> None:
     """They would come at any time and round otherwise. Before that, the network's are."""
     asked = tmp_path / "asked.json"

@@ -129,6 +129,7 @@ def assert_equal_bits(first: Any, second: Any) -> None:
 # --------------------------------------------------------------------------------------- endings
 
 
+@pytest.mark.full
 def test_an_error_of_all_processes_is_printed_once() -> None:
     code, output, errors = run(2, str(SCRIPTS / "failing_job.py"), "error")
     assert (code, output) == (1, "")

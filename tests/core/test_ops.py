@@ -67,7 +67,7 @@ def test_operator(program: Program, name: str) -> None:
     check(program, f"op_{name}", case.arguments(), case.reference, smooth=case.smooth)
 
 
-@pytest.mark.parametrize("name", one_in(3, BY_NAME))
+@pytest.mark.parametrize("name", one_in(10, BY_NAME))
 def test_operator_in_float32(program: Program, name: str) -> None:
     case = BY_NAME[name]
     args = case.arguments()
@@ -215,6 +215,7 @@ def test_positions_out_of_range(program: Program) -> None:
             program.compiled(f"op_{name}")(*args)
 
 
+@pytest.mark.full
 def test_autograd_check_agrees(program: Program) -> None:
     """torch's own gradcheck and gradgradcheck on a few compiled operators."""
     for name in ("mul", "softmax", "conv2d_all", "max_pool2d", "gather"):

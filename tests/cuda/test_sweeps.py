@@ -344,6 +344,7 @@ def test_gradients_of_some(module: loma.LomaModule) -> None:
         torch.testing.assert_close(found, wanted[place], rtol=3e-2, atol=3e-2)
 
 
+@pytest.mark.full
 def test_gradients_of_cases(module: loma.LomaModule) -> None:
     q, k, v = narrow(2, 70, 3, 32), narrow(2, 66, 3, 32), narrow(2, 66, 3, 32)
     check_gradients(module, "cap_and_slope", q, k, v, narrow(3, scale=0.1), 2.5)

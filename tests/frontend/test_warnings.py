@@ -159,6 +159,7 @@ def test_derivatives_that_are_compiled_later_do_not_warn_again() -> None:
     assert ddx.tolist() == [[18.0] * 3] * 2
 
 
+@pytest.mark.full
 def test_a_program_from_the_cache_warns_again(tmp_path: Path) -> None:
     """In a process that finds what another one has compiled."""
     script = tmp_path / "script.py"
@@ -189,9 +190,9 @@ def program(tmp_path: Path) -> Path:
     "command",
     [
         "build FILE",
-        "show FILE",
+        pytest.param("show FILE", marks=pytest.mark.full),
         "show --stage kernels FILE f",
-        "show --saved FILE f",
+        pytest.param("show --saved FILE f", marks=pytest.mark.full),
         pytest.param("check FILE f", marks=pytest.mark.full),
         pytest.param("bench FILE f --shapes X=2,3", marks=pytest.mark.full),
     ],

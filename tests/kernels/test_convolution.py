@@ -535,6 +535,7 @@ print(hashlib.sha256(y.numpy().tobytes()).hexdigest())
 """
 
 
+@pytest.mark.full
 def test_processes_agree(module: LomaModule, forget: Callable[[], None], tmp_path: Path) -> None:
     """Several processes measure the same at once; all use what the first one writes."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LOMA_CACHE_DIR": COMPILED}

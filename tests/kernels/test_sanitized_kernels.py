@@ -1,6 +1,6 @@
 """Generated C++ for libtorch under AddressSanitizer, UndefinedBehaviorSanitizer, ThreadSanitizer.
 
-By default one module, with its derivatives and with kernels for known sizes, is compiled for each
+With --full one module, with its derivatives and with kernels for known sizes, is compiled for each
 and called at awkward sizes (sanitizer_calls.py). ``pytest --sanitize-all`` and this file's name run
 the tests of kernels, the corpus of programs among them, in such processes: the runtime is compiled
 with sanitizers then, too.
@@ -19,8 +19,6 @@ from conftest import ROOT
 pytestmark = pytest.mark.cpu  # the compiler's sanitizers see the CPU
 
 KINDS = sorted(sanitized.LIBRARIES)
-MARKS = {"thread": pytest.mark.full}
-OFTEN = [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in KINDS]
 SECONDS = 600
 # Tests that call generated kernels, but for those of the pool, which is off with sanitizers.
 SUITES = (
@@ -54,16 +52,15 @@ def reports(kind: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("kind", OFTEN)
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
 def test_sound_kernels(kind: str) -> None:
     found = [r for r in reports(kind) if not any(name in r for name in DEFECTS[kind])]
     assert not found, f"{len(found)} reports, the first:\n{found[0][:5000]}"
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [pytest.param(k, name, marks=MARKS.get(k, ())) for k in KINDS for name in DEFECTS[k]],
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("kind", "name"), [(k, name) for k in KINDS for name in DEFECTS[k]])
 def test_defects_are_seen(kind: str, name: str) -> None:
     """Without these the test of sound kernels might prove nothing."""
     assert any(name in report for report in reports(kind))

@@ -149,7 +149,9 @@ def _results(value: Any) -> tuple[Tensor, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.full)]
+)
 @pytest.mark.parametrize("length", LENGTHS)
 def test_any_length(program: loma.LomaModule, length: int, dtype: torch.dtype) -> None:
     tolerance = 2e-5 if dtype == torch.float32 else 1e-11

@@ -204,6 +204,7 @@ def _set_writable(folder: Path, writable: bool) -> None:
         path.chmod(mode | stat.S_IWUSR if writable else mode & ~bits)
 
 
+@pytest.mark.full
 def test_it_works_where_it_is_installed_and_writes_only_to_the_cache(installed: Installed) -> None:
     before = _state(installed.packages)
     _set_writable(installed.packages, False)  # which root passes over: hence both states

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import fresh
@@ -14,16 +17,21 @@ from conftest import ROOT
 FOLDER = ROOT / "benchmarks" / "papers"
 
 
-def rows(name: str, tmp_path: Path, *args: str) -> dict[str, dict[str, Any]]:
+def rows(
+    name: str, tmp_path: Path, *args: str, others: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, dict[str, Any]]:
     """The rows of a quick run, by their keys. What was wrong in one has ended the script, and no
-    form but torch.compile's, which a quick run leaves out, has a note."""
+    form but torch.compile's, which a quick run leaves out, has a note; and ``others``, of libraries
+    that are not installed."""
     file = tmp_path / "results.json"
     done = fresh.run([FOLDER / f"{name}.py", "--quick", "--json", file, *args], cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     found = {row["key"]: row for row in json.loads(file.read_text(encoding="utf-8"))["rows"]}
     for row in found.values():
         assert "loma" in row["milliseconds"], row
-        assert not row["notes"], row
+        missing = {form for form, module in others.items() if find_spec(module) is None}
+        assert set(row["notes"]) == missing, row
+        assert all("is not installed" in note for note in row["notes"].values()), row
     return found
 
 
@@ -31,6 +39,7 @@ def both(*names: str) -> set[str]:
     return {f"{name} {which}" for name in names for which in ("forward", "forward + backward")}
 
 
+@pytest.mark.full
 @pytest.mark.cpu
 def test_kernels_of_capsnet(tmp_path: Path) -> None:
     found = rows("capsnet_kernels", tmp_path, "--rows", "S", "TSQUASH", "training")
@@ -56,6 +65,7 @@ def test_high_order_convolution(tmp_path: Path) -> None:
         assert file.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 @pytest.mark.cpu
 def test_multi_scale_dense(tmp_path: Path) -> None:
     found = rows("multi_scale_dense", tmp_path, "--rows", "size", "network", "training")

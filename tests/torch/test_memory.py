@@ -333,6 +333,7 @@ def test_modules_share_one_pool(program: Any) -> None:
 # -------------------------------------------------------------------------------------- settings
 
 
+@pytest.mark.full
 def test_without_the_pool() -> None:
     code = """
         m = loma.compile(PROGRAM)
@@ -364,6 +365,7 @@ def test_the_limit_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
 # -------------------------------------------------------------------------------------- from C++
 
 
+@pytest.mark.full
 def test_workspaces_and_tensors_from_cpp(tmp_path: Path) -> None:
     source = Path(__file__).with_name("memory_program.cpp")
     made = toolchain.build_executable([source], tmp_path / "memory_program")
@@ -387,6 +389,7 @@ def stress(folder: Path, sources: list[Path], flags: list[str], *args: str) -> t
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "sanitizer",
     ["", *(pytest.param(kind, marks=pytest.mark.full) for kind in ("address,undefined", "thread"))],

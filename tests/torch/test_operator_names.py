@@ -178,6 +178,7 @@ print(torch.export.load(sys.argv[2]).module()(x).tolist())
 """
 
 
+@pytest.mark.full
 def test_an_exported_program_is_found_again_by_another_version(tmp_path: Path) -> None:
     m = loma.compile(DOUBLE)
 

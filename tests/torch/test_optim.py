@@ -422,6 +422,7 @@ def digest_of_steps() -> int:
     return int(params[0].detach().view(torch.int32).long().sum())
 
 
+@pytest.mark.full
 @pytest.mark.cpu
 def test_no_kernel_for_known_sizes_takes_over() -> None:
     environment = {**os.environ, "LOMA_SPECIALISATIONS": "8"}

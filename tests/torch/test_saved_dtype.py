@@ -41,6 +41,7 @@ def test_maxima_are_not_rounded(dtype: torch.dtype) -> None:
             assert error < 2e-2
 
 
+@pytest.mark.full
 def test_derivative_of_the_derivative() -> None:
     module = loma.compile(PROGRAM)
     x = torch.randn(3, 8).bfloat16().requires_grad_()

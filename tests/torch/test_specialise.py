@@ -107,6 +107,7 @@ def run(code: str, thresholds: tuple[int, float, float] = (2, 0.0, 0.0), **envir
     return output.strip()
 
 
+@pytest.mark.full
 def test_no_kernels_under_deterministic_algorithms() -> None:
     """Which calls have one depends on time, and it may round otherwise."""
     run(
@@ -175,6 +176,7 @@ close(m.soft(x, 2, 1), m.soft(x.float(), 2, 1).bfloat16())
     )
 
 
+@pytest.mark.full
 def test_out_arguments() -> None:
     run(
         """
@@ -221,6 +223,7 @@ else:
     )
 
 
+@pytest.mark.full
 def test_the_bound() -> None:
     run(
         """
@@ -238,7 +241,7 @@ assert [k.sizes["N"] for k in specialise.made()] == [2, 3]
 @pytest.mark.parametrize(
     "environment",
     [
-        {"LOMA_OPT": "-specialise"},
+        pytest.param({"LOMA_OPT": "-specialise"}, marks=pytest.mark.full),
         {"LOMA_SPECIALISATIONS": "0"},
         pytest.param({"LOMA_OPT": "0"}, marks=pytest.mark.full),
     ],
@@ -331,6 +334,7 @@ assert sorted(k.sizes["M"] for k in specialise.made()) == [2, 3, 4]
     )
 
 
+@pytest.mark.full
 def test_fork() -> None:
     run(
         """
@@ -448,6 +452,7 @@ own.stop()
     )
 
 
+@pytest.mark.full
 def test_the_process_imports_what_it_needs() -> None:
     """Each of these takes longer to import than a small kernel to compile."""
     found = run(
@@ -545,6 +550,7 @@ assert [k.sizes["N"] for k in specialise.made()] == [5]
     )
 
 
+@pytest.mark.full
 def test_thresholds_are_for_modules_that_are_loaded_too() -> None:
     """A training must repeat bit for bit whatever ran in the process before."""
     run(

@@ -56,7 +56,9 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.full if n != "compile" else ()) for n in SCRIPTS]
+)
 def test_a_script_ends_with_its_line_and_the_report(name: str, tmp_path: Path) -> None:
     file = _script(tmp_path, SCRIPTS[name])
     printed = _run(file)

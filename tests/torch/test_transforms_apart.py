@@ -121,6 +121,7 @@ print(vmap(grad(lambda x: m.cubed(x).sum()))(x).tolist())
 """
 
 
+@pytest.mark.full
 @pytest.mark.cpu
 def test_two_processes_make_the_same(tmp_path: Path) -> None:
     """At the same time: a function, its derivative, and both for samples."""
