@@ -210,6 +210,30 @@ def test_passes_change_no_value(text: str, sizes: tuple[int, ...]) -> None:
         compare(point, Changed(point.text, verified(change)))
 
 
+IN_PLACE = f"""{HEAD}
+    y : Tensor[B, 3 * O, H, W] = {{start}}
+    for i in range(3):
+        y[:, i * O:(i + 1) * O] = conv2d(
+            y[:, i * O:(i + 1) * O], k[i * O:(i + 1) * O], padding=[1, 1]
+        )
+    return y
+"""
+
+
+def test_second_derivatives_of_a_loop_in_place() -> None:
+    text = IN_PLACE.format(start="x").replace("3 * C", "3 * O").replace("C, 3, 3", "O, 3, 3")
+    assert any(isinstance(s, For) for s in canonical.canonical_form(parse(text)).functions[0].body)
+    args = [arg.requires_grad_() for arg in arguments(2, 2, 2, 3, 4)]
+    found: list[tuple[Tensor, ...]] = []
+    for call in (loma.compile(text).f, _grouped):
+        value = call(*args)
+        first = torch.autograd.grad(value, args[:2], torch.cos(value.detach()), create_graph=True)
+        total = sum((grad.square().sum() for grad in first), value.new_zeros(()))
+        found.append((value, *first, *torch.autograd.grad(total, args[:2])))
+    for mine, right in zip(*found, strict=True):
+        torch.testing.assert_close(mine, right)
+
+
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, Callable[..., Tensor]]:
     texts = {**ONE, **{name: text for name, (text, _) in OTHERS.items()}}

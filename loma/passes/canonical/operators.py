@@ -350,7 +350,7 @@ class _Operators(InBlocks):
                 return True
             case Op("log_softmax"):
                 return True
-            case Op("conv2d") if (windows_of(value) or windows_of_parts(value)) is not None:
+            case Op("conv2d") if windows_of(value) is not None or self._is_of_parts(value):
                 return True
             case Op("softmax" | "matmul") | Var():
                 return self._every
@@ -362,6 +362,12 @@ class _Operators(InBlocks):
                 return bool(known) or name in BUILTINS or name in (*_TRIANGLES, *_OTHERS)
             case _:
                 return False
+
+    def _is_of_parts(self, value: Op) -> bool:
+        """Whether a convolution is one of parts of tensors, in a loop of tensors that stay as they
+        are: else it is no convolution of groups, whatever its place."""
+        changes = self._depth > 0 and not self._assigned.isdisjoint(free_variables(value))
+        return not changes and windows_of_parts(value) is not None
 
     # ----------------------------------------------------------------------------- elements
 
