@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from loma import cache, config
 from loma.core.saving import SAVES, Save
-from loma.errors import UserWarning, suggest
+from loma.errors import NotDifferentiable, UserWarning, suggest
 from loma.errors.excerpts import Text, printable
 from loma.functions import Functions, LomaModule, Record
 from loma.reports import public, show_warnings
@@ -506,10 +506,15 @@ def _made(program: Program, kept: Record, kind: str, operator: str, positions: l
     of that operator, 0 where there is none."""
     from loma import pipeline, specialise
 
-    asked = pipeline.Made(kind, kept["operators"][operator], tuple(positions))  # type: ignore[arg-type]
+    made = "derivative" if kind == "pair" else kind
+    asked = pipeline.Made(made, kept["operators"][operator], tuple(positions))  # type: ignore[arg-type]
     try:
         module = load(replace(program, made=(*program.made, asked)))
     except NotBatchable:
+        return 0
+    except NotDifferentiable:
+        if kind != "pair":  # which is asked for before anybody wants a derivative
+            raise
         return 0
     specialise.tune_alike(module.__name__, kept["namespace"])
     if asked.kind == "tangents":

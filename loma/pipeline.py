@@ -52,7 +52,8 @@ class Optimised:
     positions of arguments that start at zero and that no caller passes: the adjoints of a function
     that ``rev_diff`` made, and so of the halves of its split pair. ``save``: see
     :mod:`loma.ad.tensor.saving`. ``first`` are functions that no other one calls: what a program is
-    expected to begin with.
+    expected to begin with; ``called`` those that another one calls, whose own pairs are made when
+    they are first called under gradients themselves.
     """
 
     module: Module
@@ -61,6 +62,7 @@ class Optimised:
     zeroed: dict[str, tuple[int, ...]]
     save: Save = "auto"
     first: tuple[str, ...] = ()
+    called: tuple[str, ...] = ()
 
     @property
     def functions(self) -> list[Function]:
@@ -106,7 +108,8 @@ def optimised(
     """Adds the split pairs of functions.
 
     Those of derivatives are made when they are first needed, and so are, unless ``every`` is asked
-    for, those of functions that another one calls: it is that one which programs differentiate.
+    for, those of functions that another one calls: as a rule it is that one which programs
+    differentiate.
     ``module`` is the stage ``adjoint``, ``names`` what the program itself names.
     """
     from loma import ad, passes
@@ -122,19 +125,21 @@ def optimised(
         and f.derivative_of is None
         and not any(aggregates(f))  # those the backend refuses
     ]
+    called: set[str] = set()
     if not every:
         called = {call.function for name in wanted for call in calls(module.function(name).body)}
-        wanted = [name for name in wanted if name not in called]
+    first = [name for name in wanted if name not in called]
     with _located_in(module):
         module = _verified(passes.canonical_form(module))
-        split, pairs = ad.split_pairs(module, names=wanted, save=save)
+        split, pairs = ad.split_pairs(module, names=first, save=save)
         final = _verified(passes.optimise(_verified(split)))
     zeroed = {
         function.name: tuple(k for k, p in enumerate(function.params) if p.mode == "Out")
         for function in module.functions
         if function.primal is not None
     }
-    return Optimised(final, pairs, names, zeroed, save, tuple(wanted))
+    own = tuple(name for name in wanted if name in called)
+    return Optimised(final, pairs, names, zeroed, save, tuple(first), own)
 
 
 def program(
@@ -252,7 +257,7 @@ def generated(
     with _located_in(stage.module):
         return libtorch.generate(
             stage.module, registry.CPU, stage.pairs, stage.names, stage.zeroed, timed, contract,
-            stage.first, overload,
+            stage.first, overload, stage.called,
         )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ How = Literal["statement", "fused", "serial", "sweep", "pairs"]
 _THREADS, _WARP, _LARGEST = 256, 32, 512
 _KNOWN = 64  # a number of kernels for known numbers
 _NARROW = ("", "bfloat16", "float16")
+_MEMORY = ("workspace", "", "far")  # by what ``shared`` says
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Form:
     team: int = 1
     across: bool = False
     stage: int = 0
-    shared: bool = True
+    shared: int = 1
     known: bool = False
     narrow: int = 0
     depth: int = 0
@@ -61,7 +62,7 @@ class Form:
         parts = [f"{self.threads}", f"team{self.team}"]
         parts += ["across"] * self.across
         parts += [f"stage{self.stage}"] * (self.stage > 0)
-        parts += ["workspace"] * (not self.shared)
+        parts += [_MEMORY[self.shared]] * (self.shared != 1)
         parts += ["known"] * self.known
         parts += ["lists"] * self.lists
         parts += [f"{_NARROW[self.narrow]}_{self.depth}_{self.width}"] * (self.narrow > 0)
@@ -96,7 +97,8 @@ def _forms(kernel: Kernel) -> Iterator[Form]:
         teams = [Form(_THREADS, _WARP), Form(_THREADS, _THREADS)]
         yield from teams
         if kernel.private:
-            yield from (replace(form, shared=False) for form in [Form(_THREADS), *teams])
+            yield from (replace(form, shared=0) for form in [Form(_THREADS), *teams])
+            yield replace(teams[-1], shared=2)
         return
     if not kernel.shares:
         return
@@ -113,7 +115,7 @@ def options(kernel: Kernel, form: Form, real: str) -> list[str]:
     """What the runtime asks for (``runtime/gpu_kernels.cpp``)."""
     told = {
         "REAL": real, "THREADS": form.threads, "TEAM": form.team, "ACROSS": int(form.across),
-        "STAGE": form.stage, "SHARED": int(form.shared),
+        "STAGE": form.stage, "SHARED": form.shared,
     }  # fmt: skip
     found = [f"-DLOMA_{name}={value}" for name, value in told.items()]
     if form.narrow:

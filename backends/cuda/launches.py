@@ -162,6 +162,8 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
         buffers = [b for b in launch.buffers if b.var.name not in registers]
         context.registers, context.shared = registers, launch.writes - registers
         host.write_workspace(owner, buffers)
+        if buffers:
+            writer.line("workspace_.keep_near(loma::gpu::kMostNear);")
         widest = _widest(owner, launch, own)
         body = Writer(1)
         body.line("[[maybe_unused]] loma::Outside outside_(grid_);")
@@ -182,6 +184,7 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
         context.taken, context.registers, context.shared = {}, frozenset(), frozenset()
         made.write(
             body, "fused", c.item_text(count), widest, "workspace_.bytes()",
+            *(["workspace_.far()"] if buffers else []),
             private=bool(buffers),
         )  # fmt: skip
 
@@ -213,7 +216,8 @@ def _write_iterations(
                 writer.line(f"{element} {context.variable(buffer.var)}[1] = {{}};")
         for slot, buffer in enumerate(buffers):
             element, name = ELEMENTS[dtype_of(buffer.var)], context.variable(buffer.var)
-            memory = f"reinterpret_cast<{element}*>(memory_ + offset{slot}_)"
+            place = f"loma::private_at(grid_, memory_, offset{slot}_)"
+            memory = f"reinterpret_cast<{element}*>({place})"
             writer.line(f"{element}* const {name} = {memory};")
         for var in launch.scalars:
             ctype = scalar_type(var.type, var.span)
@@ -292,6 +296,16 @@ def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
     how = "alike" if text.alike else "each" if row is None else "beside"
     if text.adds:
         how = f"template {_adding(tree)}"
+    if text.puts:
+        assert tree.row is not None
+        assert tree.team is not None
+        head = f"[&](const {_kind(tree, count)} {counter}, [[maybe_unused]] const auto& part_)"
+        how = f"template sums<{ELEMENTS[dtype_of(tree.writes[0])]}>"
+        given = c.list_text((count, text.context.ints(tree.row), inner))
+        given += f", /*across=*/{_bool(tree.team.across)}"
+    if text.rows:
+        how = f"template rows<{ELEMENTS[dtype_of(tree.writes[0])]}>"
+        given = c.list_text((count, inner))
     if isinstance(text, OwnedText):
         how, head = "owned", _owned_head(counter)
         given = f"{c.item_text(count)}, {_reading(text, counter)}"

@@ -12,7 +12,7 @@ from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
     Accumulator, AllReduce, Fill, InPlace, Let, Loop, Node, Parallel, Store, dtype_of,
 )  # fmt: skip
-from loma.backends.schedule.walk import expressions
+from loma.backends.schedule.walk import expressions, nodes
 from loma.core.ir import (
     POSITIONS, Axis, Binary, Builtin, Expr, FloatConst, FloatType, Index, IntConst, Var,
 )  # fmt: skip
@@ -36,6 +36,39 @@ def _adds(tree: Parallel) -> bool:
     return sum(isinstance(part, Index) and part.tensor.name == own for part in reads) == 1
 
 
+def _takes_one_sum(tree: Parallel) -> bool:
+    """Whether an iteration does no more than take a sum, or a largest or smallest number, for one
+    element of a tensor."""
+    *before, last = tree.body
+    reductions = [node for node in before if isinstance(node, AllReduce)]
+    return (
+        tree.row is not None
+        and tree.team is not None
+        and not tree.checks
+        and isinstance(last, Store)
+        and last.position is None
+        and isinstance(last.place, Index)
+        and all(isinstance(node, Let | Accumulator | Loop | AllReduce) for node in before)
+        and len(reductions) == 1
+        and reductions[0].kind not in POSITIONS
+        and reductions[0].dtype == dtype_of(last.place.tensor)
+    )
+
+
+def _puts(tree: Parallel) -> bool:
+    """Whether it puts that there, if no operand lies along the sum and nothing else looks at the
+    tensor."""
+    last = tree.body[-1]
+    assert tree.team is not None
+    assert isinstance(last, Store)
+    assert isinstance(last.place, Index)
+    if not tree.team.across or last.kind != "set":
+        return False
+    own = last.place.tensor.name
+    reads = (part for node in nodes(tree.body) for expr in expressions(node) for part in walk(expr))
+    return sum(isinstance(part, Index) and part.tensor.name == own for part in reads) == 1
+
+
 class ThreadText(LoopText):
     """The nodes of one tree as lines. ``captured``: the tree stands inside of a kernel, whose names
     it uses; else it is a kernel itself. ``alike``: all threads of a team run it, to have in
@@ -47,6 +80,10 @@ class ThreadText(LoopText):
         self._written = {var.name for var in tree.writes}
         self._has_team = isinstance(tree, Parallel) and tree.team is not None
         self.adds = isinstance(tree, Parallel) and not self.alike and _adds(tree)
+        inside = self._inside and not self.alike
+        is_sum = isinstance(tree, Parallel) and inside and _takes_one_sum(tree)
+        self.puts = is_sum and isinstance(tree, Parallel) and _puts(tree)
+        self.rows = is_sum and isinstance(tree, Parallel) and not (tree.team and tree.team.across)
         self._slots = 0  # of the reductions so far, where their parts go
         super().__init__(context, tree.writes)
 
@@ -101,6 +138,9 @@ class ThreadText(LoopText):
             if self.adds:
                 value = self.value(store.value, place.type)
                 return f"{c.text(c.call('part_.add', self._element(place), value))};"
+            if self.puts:
+                given = c.Token("part_"), self._element(place), self.value(store.value, place.type)
+                return f"if (part_.leads()) {c.text(c.call('loma::put', *given))};"
             own = self.alike and place.tensor.name in self.context.registers
             leads = (self._has_team or self.alike) and not own
         return "if (part_.leads()) " * leads + super()._store(store)

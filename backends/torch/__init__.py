@@ -31,6 +31,7 @@ def generate(
     contract: bool = True,
     first: Sequence[str] | None = None,
     overload: str | None = None,
+    called: Sequence[str] = (),
 ) -> GeneratedSource:
     """The module as C++.
 
@@ -40,7 +41,8 @@ def generate(
     statements. ``contract``: a product and a sum may be rounded as one. ``first``: the functions
     that are compiled at once, all by default (:mod:`loma.backends.torch.parts`). ``overload`` tells
     the operators of functions that a program may call from others of that name; by default it is a
-    hash of the code. Errors are those
+    hash of the code. ``called``: functions whose split pairs are made when they are first called
+    under gradients. Errors are those
     of the code generator: an operator that the backend lacks is named, with the program's line.
     """
     from loma.backends.schedule.elementwise import writes_in_place
@@ -61,6 +63,7 @@ def generate(
         "functions": rows,
         "rows": [codegen.cpp_name(f.name) if f.name in known else "" for f in numbered],
         "in_place": {function.name for function in module.functions if writes_in_place(function)},
+        "called": frozenset(called),
         "alias": f"loma_{stem}",
         "contract": contract,
     }

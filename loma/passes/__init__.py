@@ -8,6 +8,7 @@ from loma.passes.additions import additions as additions
 from loma.passes.batching import batched as batched
 from loma.passes.canonical import canonical_form as canonical_form
 from loma.passes.canonical import distribution as distribution
+from loma.passes.canonical import gathering as gathering
 from loma.passes.canonical import rounds as rounds
 from loma.passes.canonical import temporaries as temporaries
 from loma.passes.dead_code import dead_code as dead_code
@@ -29,7 +30,7 @@ def optimise(module: Module) -> Module:
         if "temporaries" in config.optimisations():  # adjoints that have one statement now
             module = temporaries(module)
     if "distribution" in config.optimisations():
-        module = distribution(module)
+        module = gathering(distribution(module))
     if "rounds" in config.optimisations():
         module = rounds(module, last=True)
     return dead_code(module)

@@ -34,6 +34,7 @@ struct Grid {
   void* parts;      // its partial results: [slices][count]
   char* workspace;  // private memory of iterations, where it is not shared memory
   int64_t bytes;    // of an iteration, a multiple of 16
+  int64_t far;      // bytes of an iteration that are in the workspace in any case, likewise
   Report* report;   // where checks that fail are told
   int64_t beside;   // iterations that a thread may take side by side
   int64_t first;    // of the blocks, where a launch is for positions of lists (lists.h)

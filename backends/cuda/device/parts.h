@@ -103,6 +103,27 @@ inline void added(const At& at, const Body& body) {
   for (int k = 0; k < rounds; ++k) *places[k] = values[k];
 }
 
+// An iteration's result, which goes to one place: at once, or later.
+template <typename Part, typename number, typename Value>
+inline void put(const Part&, number& place, Value value) {
+  place = value;
+}
+template <typename number, typename Value>
+inline void put(const Later<number>& part, number& place, Value value) {
+  part.place = &place, part.value = value;
+}
+
+// The same as ``added`` for results that are put there.
+template <typename number, int rounds, typename At, typename Body>
+inline void computed(const At& at, const Body& body) {
+  number* places[rounds];
+  number values[rounds];
+#pragma unroll
+  for (int k = 0; k < rounds; ++k) body(at(k), Later<number>{{}, places[k], values[k]});
+#pragma unroll
+  for (int k = 0; k < rounds; ++k) *places[k] = values[k];
+}
+
 // What an iteration reads before it writes.
 template <typename number, int count>
 struct Read {
@@ -146,6 +167,28 @@ struct Lanes {
     acc = over_lanes<Kind, width>(lanes_mask<width>(), acc);
   }
   static bool leads() { return rank() == 0; }
+};
+
+// Such neighbours twice: first each has what it finds kept, then they join that, and look at nothing
+// else. All lanes of the warp do the same.
+template <typename number, int width>
+struct OwnPart : Lanes<width> {
+  template <typename Kind, int slot>
+  void all_reduce(number& acc) const {
+    own = acc;
+  }
+  static bool leads() { return false; }
+
+  number& own;
+};
+template <typename number, int width>
+struct OfParts : Lanes<width> {
+  template <typename Kind, int slot>
+  void all_reduce(number& acc) const {
+    acc = over_lanes<Kind, width>(lanes_mask<32>(), own);
+  }
+
+  number own;
 };
 
 // All threads of a block. Reductions take turns with two halves of the memory: whoever writes one
@@ -263,6 +306,9 @@ inline void over(const Part& part, int64_t low, int64_t high, const Body& body) 
   if (d < end) body(d);
 #endif
 }
+
+template <typename number, int width, typename Body>
+inline void over(const OfParts<number, width>&, int64_t, int64_t, const Body&) {}
 
 // The totals of slices behind ``before`` others. Each reduction of a statement has its own.
 template <typename number>

@@ -53,7 +53,7 @@ struct Team {
         const int thread = static_cast<int>(rank()), column = thread % own, r = thread / own;
         body(column, Columns{own, ranks, column, r, r < ranks});
       }
-    } else if (warps > 1 && count >= warps) {
+    } else if (warps > 1 && by_warps(count, inner)) {
       if constexpr (warps > 1) {
         for (int64_t p = threadIdx.x / 32; p < count; p += warps) body(p, Lanes<32>());
       }
@@ -63,6 +63,18 @@ struct Team {
       });
     }
     team_barrier();
+  }
+
+  // The same for iterations each of which takes one sum along memory. Short rows are read 16 bytes by
+  // each of a few neighbours, so that what a warp reads lies together, and several of them before the
+  // first sum is taken.
+  template <typename number, typename Body>
+  void rows(int64_t count, int64_t inner, const Body& body) const {
+    if (2 * count > kTeam && (in_lanes<number, 2>(count, inner, body) ||
+                              in_lanes<number, 4>(count, inner, body))) {
+      return team_barrier();
+    }
+    each(count, inner, false, body);
   }
 
   template <typename Body>
@@ -86,6 +98,30 @@ struct Team {
     if (p < groups) side_by_side(within(p, groups), body);
 #endif
     team_barrier();
+  }
+
+  // The same for iterations each of which puts a sum of ``inner`` steps into one place. Where these are
+  // few, a thread has those side by side along an axis of length ``row``, and what they share.
+  template <typename number, typename Body>
+  void sums(int64_t count, int64_t row, int64_t inner, bool across, const Body& body) const {
+#if LOMA_UNROLL > 1
+    if (inner < 8 && row % kBeside == 0 && count >= kTeam * kBeside) {
+      constexpr int groups = 2;
+      const int64_t all = count / kBeside;
+      const auto at = [&](int64_t group, int k) {
+        return Neighbour{within(group + k / kBeside * kTeam, all) * kBeside, k % kBeside};
+      };
+      int64_t p = rank();
+#pragma unroll 1
+      for (; p < all - (groups - 1) * kTeam; p += groups * kTeam) {
+        computed<number, groups * kBeside>([&](int k) { return at(p, k); }, body);
+      }
+#pragma unroll 1
+      for (; p < all; p += kTeam) computed<number, kBeside>([&](int k) { return at(p, k); }, body);
+      return team_barrier();
+    }
+#endif
+    each(count, inner, across, body);
   }
 
   // The same for iterations that change elements of their own: body(p, part, reading(p)).
@@ -129,6 +165,41 @@ struct Team {
   }
 
  private:
+  // Whether a warp for each row takes less time than all threads for one after the other, who need
+  // kJoining steps to put together what they have.
+  static bool by_warps(int64_t count, int64_t inner) {
+    constexpr int64_t kJoining = 8;
+    constexpr int warps = std::max(kTeam / 32, 1);
+    return (count + warps - 1) / warps * (inner / 32) <= count * (kJoining + inner / kTeam);
+  }
+
+  // rows() for rows that ``width`` lanes read at once; whether these are such.
+  template <typename number, int width, typename Body>
+  bool in_lanes(int64_t count, int64_t inner, const Body& body) const {
+    if (kTeam < 32 || inner != width * kBeside) return false;
+    constexpr int groups = kTeam / width;
+    int64_t p = rank() / width;
+#if LOMA_UNROLL > 1
+    constexpr int several = 8;
+    const int64_t rounds = count / (several * groups);
+#pragma unroll 1
+    for (int64_t k = 0; k < rounds; ++k, p += several * groups) {
+      number own[several];
+#pragma unroll
+      for (int j = 0; j < several; ++j) {
+        body(within(p + j * groups, count), OwnPart<number, width>{{}, own[j]});
+      }
+#pragma unroll
+      for (int j = 0; j < several; ++j) {
+        body(within(p + j * groups, count), OfParts<number, width>{{}, own[j]});
+      }
+    }
+#endif
+#pragma unroll 1
+    for (; p < count; p += groups) body(within(p, count), Lanes<width>());
+    return true;
+  }
+
   template <typename Body>
   void whole(const Body& body) const {
     if constexpr (kTeam > 32) {
@@ -143,15 +214,33 @@ struct Team {
   Block block_;  // one for all reductions, as not all of them have a barrier between
 };
 
+// What an iteration has of the workspace: what is far, then the rest where that is not shared memory.
+inline char* far_memory(const Grid& grid) {
+  const int64_t team = threadIdx.x / kTeam, far = grid.far / 16 * 16;  // so it says in the text
+  const int64_t bytes = LOMA_SHARED ? 0 : grid.bytes / 16 * 16;
+#ifdef LOMA_ALIGNED
+  static_cast<void>(__builtin_assume_aligned(grid.workspace, 16));
+#endif
+  return grid.workspace + (block(grid) * kTeams + team) * (far + bytes);
+}
+
 // An iteration's private memory.
 inline char* private_memory(const Grid& grid) {
-  const int64_t team = threadIdx.x / kTeam, bytes = grid.bytes / 16 * 16;  // so it says in the text
   if constexpr (LOMA_SHARED) {
     LOMA_DYNAMIC_SHARED(shared);
-    return shared + team * bytes;
+    return shared + threadIdx.x / kTeam * (grid.bytes / 16 * 16);
   } else {
-    return grid.workspace + (block(grid) * kTeams + team) * bytes;
+    return far_memory(grid) + grid.far / 16 * 16;
   }
+}
+
+// A place in it: kFar stands before the offsets of what is far.
+inline char* private_at(const Grid& grid, char* memory, int64_t offset) {
+  constexpr int64_t kFar = int64_t(1) << 48;
+  if constexpr (LOMA_SHARED != 1) {
+    if (offset >= kFar) return far_memory(grid) + (offset - kFar);
+  }
+  return memory + offset;
 }
 
 template <typename Body>

@@ -42,6 +42,10 @@ inline int64_t block_size(int64_t extent, int64_t bytes) {
   return size;
 }
 
+// The most private memory of an iteration that is all near its threads, in shared memory where a
+// device has so much.
+constexpr int64_t kMostNear = (227 << 10) - (18 << 10);
+
 // Whether the call's tensors have narrow numbers, and the device units that multiply matrices of these
 // and are worth it for so many rows and columns, with products over `depth` and `width` numbers.
 bool sweeps(size_t real_bytes, int64_t rows, int64_t columns, int64_t depth, int64_t width);
@@ -109,8 +113,9 @@ class Launch {
   // thread may have several iterations, 0: it may not.
   void statement(int64_t count, int64_t inner, bool across, int sums, int64_t several = 0);
 
-  // `inner`: the steps of an iteration's widest statement; `bytes` of private memory for each.
-  void fused(int64_t count, int64_t inner, int64_t bytes);
+  // `inner`: the steps of an iteration's widest statement; `bytes` of private memory for each, and so
+  // many `far` from it, where there would be too many.
+  void fused(int64_t count, int64_t inner, int64_t bytes, int64_t far = 0);
 
   void serial();
 

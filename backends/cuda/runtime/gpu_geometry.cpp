@@ -102,7 +102,8 @@ Geometry joining_geometry(int64_t count) {
   return g;
 }
 
-Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared) {
+Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared,
+                        int64_t far) {
   Geometry g;
   const int64_t whole = power_below(std::max<int64_t>(inner, 1));
   // Of a few steps a thread has all where iterations fill the GPU.
@@ -123,9 +124,12 @@ Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t mos
   g.blocks = blocks_for(count, teams, kMostFused);
   g.shared_bytes = teams * bytes;
   g.shared = g.shared_bytes <= (teams == 1 ? most_shared - kOwnShared : kPlain);
-  if (!g.shared) {
-    g.blocks = std::min(g.blocks, kMostWorkspaces);
-    g.workspace_bytes = g.blocks * g.shared_bytes;
+  if (g.shared && far == 0) return g;
+  g.blocks = std::min(g.blocks, kMostWorkspaces);
+  g.workspace_bytes = g.blocks * teams * (g.shared ? far : far + bytes);
+  if (g.shared) {
+    g.shared = 2;
+  } else {
     g.shared_bytes = 0;
   }
   return g;

@@ -15,11 +15,13 @@ constexpr int64_t kOwnShared = 18 << 10;
 // A block has `threads`, of which each `team` shares an iteration. `across`: neighbours are threads of
 // the same rank in neighbouring teams. So many `blocks` take the iterations in turns. With `slices`
 // above 1 the steps of a reduction are cut, blocks for each slice, and a second launch joins them.
-// A team of one may take `beside` iterations side by side. Private memory, `shared_bytes` of a block, is shared memory if `shared`, else it is in
-// workspaces of `workspace_bytes` for all blocks.
+// A team of one may take `beside` iterations side by side. Private memory, `shared_bytes` of a block, is
+// shared memory if `shared` is 1, in workspaces of `workspace_bytes` for all blocks if it is 0, and what
+// is far alone in these if it is 2.
 struct Geometry {
   int threads = 1, team = 1, beside = 1;
-  bool across = false, shared = true;
+  bool across = false;
+  int shared = 1;
   int64_t blocks = 1, slices = 1;
   int64_t shared_bytes = 0, workspace_bytes = 0;
   int narrow = 0, depth = 0, width = 0;  // of a sweep: the dtype of operands, lengths of their rows
@@ -31,8 +33,10 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
                             int64_t several = 0);
 // The second launch of a reduction in slices.
 Geometry joining_geometry(int64_t count);
-// `most_shared`: the bytes of shared memory that a block can have at most on that device.
-Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared);
+// `most_shared`: the bytes of shared memory that a block can have at most on that device; `far`: bytes
+// of an iteration that are never there.
+Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared,
+                        int64_t far = 0);
 // A pass over columns (sweep.h of the device). Whether it is worth it; and its blocks.
 bool sweeps_fit(int64_t rows, int64_t columns, int64_t depth, int64_t width);
 Geometry sweep_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t width);

@@ -34,7 +34,8 @@ struct Form {
   int device;
   size_t real_bytes;
   int threads, team, stage;
-  bool across, shared;
+  bool across;
+  int shared;
   int narrow = 0, depth = 0, width = 0;  // of operands of matrix units
   int set = 0;           // of known numbers, from 1 on
   bool aligned = false;  // pointers, to kWide; only with known numbers, or

@@ -21,6 +21,7 @@ struct Grid {
   void* parts;       // what the slices gave, [sums][slices][count]
   char* workspace;   // private memory that is not shared memory
   int64_t bytes;     // of it, for each iteration
+  int64_t far;       // bytes of an iteration that are in the workspace in any case
   Report* report;
   int64_t beside;    // iterations that a thread may take side by side
   int64_t first, blocks;  // of a launch for positions of lists, the blocks of this one
@@ -205,14 +206,15 @@ void Launch::statement(int64_t count, int64_t inner, bool across, int sums, int6
   launcher.run(joining_geometry(count), 2);
 }
 
-void Launch::fused(int64_t count, int64_t inner, int64_t bytes) {
+void Launch::fused(int64_t count, int64_t inner, int64_t bytes, int64_t far) {
   if (count <= 0) return;
   Launcher launcher(*this);
   const int64_t most = most_shared(launcher.device());
-  const Geometry geometry = fused_geometry(count, inner, bytes, most);
+  const Geometry geometry = fused_geometry(count, inner, bytes, most, far);
   launcher.grid_.count = count;
   launcher.grid_.slices = 1;
   launcher.grid_.bytes = bytes;
+  launcher.grid_.far = far;
   at::Tensor workspace;
   if (geometry.workspace_bytes > 0) {
     workspace = memory(geometry.workspace_bytes);

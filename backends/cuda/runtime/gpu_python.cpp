@@ -114,9 +114,9 @@ void bind_gpu(py::module_& python) {
       },
       py::arg("count"), py::arg("inner"), py::arg("across"), py::arg("splits"),
       py::arg("several") = 0);
-  python.def("fused_geometry", [](int64_t count, int64_t inner, int64_t bytes, int64_t most) {
-    return as_dict(gpu::fused_geometry(count, inner, bytes, most));
-  });
+  python.def("fused_geometry", [](int64_t count, int64_t inner, int64_t bytes, int64_t most, int64_t far) {
+    return as_dict(gpu::fused_geometry(count, inner, bytes, most, far));
+  }, py::arg("count"), py::arg("inner"), py::arg("bytes"), py::arg("most"), py::arg("far") = 0);
 }
 
 }  // namespace loma

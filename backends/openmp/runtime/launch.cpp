@@ -10,6 +10,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <utility>
 
 #ifdef LOMA_SANITIZE_THREAD
 #include <exception>
@@ -128,16 +129,34 @@ void parallel(int64_t count, int64_t work, Range body) {
 }
 
 void WorkspacePlan::add(int first, int last, size_t bytes) {
-  slots_.push_back({first, last, (bytes + 63) / 64 * 64 + kRedZone, 0, bytes});
+  slots_.push_back({first, last, (bytes + 63) / 64 * 64 + kRedZone, 0, bytes, false});
 }
 
-void WorkspacePlan::place() {
+void WorkspacePlan::place() { place(false, 0, &bytes_); }
+
+void WorkspacePlan::keep_near(size_t most) {
+  while (bytes_ > most) {
+    const auto smaller = [](const Slot& a, const Slot& b) {
+      return std::make_pair(!a.far, a.bytes) < std::make_pair(!b.far, b.bytes);
+    };
+    std::max_element(slots_.begin(), slots_.end(), smaller)->far = true;
+    place(false, 0, &bytes_);
+    place(true, kFar, &far_);
+  }
+}
+
+// The slots there or here, from ``start`` on; they need ``end`` bytes.
+void WorkspacePlan::place(bool far, size_t start, size_t* end) {
+  *end = 0;
   for (size_t k = 0; k < slots_.size(); ++k) {
     Slot& slot = slots_[k];
+    if (slot.far != far) continue;
+    slot.offset = start;
     for (bool moved = true; moved;) {
       moved = false;
       for (size_t other = 0; other < k; ++other) {
         const Slot& old = slots_[other];
+        if (old.far != far) continue;
         const bool alive =
             kRedZone > 0 || (slot.first <= old.last && old.first <= slot.last);
         if (alive && slot.offset < old.offset + old.bytes && old.offset < slot.offset + slot.bytes) {
@@ -146,7 +165,7 @@ void WorkspacePlan::place() {
         }
       }
     }
-    bytes_ = std::max(bytes_, slot.offset + slot.bytes);
+    *end = std::max(*end, slot.offset + slot.bytes - start);
   }
 }
 

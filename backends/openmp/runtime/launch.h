@@ -30,19 +30,28 @@ class WorkspacePlan {
   void add(int first, int last, size_t bytes);
   void place();
 
+  // Places the largest elsewhere, until no more than ``most`` bytes are left: kFar stands before their
+  // offsets, far() is what they need. For devices with little memory that is fast.
+  void keep_near(size_t most);
+  static constexpr size_t kFar = size_t(1) << 48;
+
   // Under AddressSanitizer: nothing but the tensors themselves may be touched.
   void guard(std::byte* memory) const;
 
   size_t offset(size_t slot) const { return slots_[slot].offset; }
   size_t bytes() const { return bytes_; }
+  size_t far() const { return far_; }
 
  private:
   struct Slot {
     int first, last;
     size_t bytes, offset, exact;
+    bool far = false;
   };
+  void place(bool far, size_t start, size_t* end);
+
   std::vector<Slot> slots_;
-  size_t bytes_ = 0;
+  size_t bytes_ = 0, far_ = 0;
 };
 
 // How many of ``extent`` values go through the loops of a panel at once: as many as keep its

@@ -7,7 +7,9 @@
 // node that is *late*: it keeps the arguments, and only when it is run itself the function's
 // derivative is compiled, and its forward part run. f__backward is a function of arguments, saved
 // values and result adjoints; the saved values are results of f__forward, whose node is late, too. So
-// ordinary autograd composes derivatives of any order.
+// ordinary autograd composes derivatives of any order. A function that another one calls has no pair in
+// the module either, but what it is differentiated by is the same: it gets its pair when it is first
+// called under gradients.
 #include "memory.h"
 #include "operators.h"
 #include "transforms.h"
@@ -352,6 +354,14 @@ bool needs_gradient(const Operator& op, Arguments arguments) {
   });
 }
 
+// The function where it has a split pair: itself, or what is made of it; null where it has none.
+Operator* with_pair(Operator& op) {
+  if (op.function->split != nullptr) return &op;
+  if (!op.function->called || op.module->made == nullptr) return nullptr;
+  Operator* const found = made(op, "pair");
+  return found != nullptr && found->function->split != nullptr ? found : nullptr;
+}
+
 }  // namespace
 
 void run_autograd(Operator& op, c10::DispatchKeySet keys, Stack* stack) {
@@ -362,8 +372,8 @@ void run_autograd(Operator& op, c10::DispatchKeySet keys, Stack* stack) {
   } else if (!needs_gradient(op, arguments)) {
     const at::AutoDispatchBelowADInplaceOrView below;
     op.handle->redispatchBoxed(keys & c10::after_autograd_keyset, stack);
-  } else if (op.function->split != nullptr) {
-    run_split(op, stack);
+  } else if (Operator* const pair = with_pair(op)) {
+    run_split(*pair, stack);
   } else {
     Stack results(arguments.begin(), arguments.end());
     {

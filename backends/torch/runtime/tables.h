@@ -188,6 +188,7 @@ struct Function {
   List<Result> results;  // returned values, then final values of Out and Adjoint parameters
   bool in_place;  // whether a call may write Out arguments where they lie: it cannot fail half-way
   const SplitPair* split;  // null: its derivative is compiled when first needed
+  bool called = false;     // another one calls it: that is when it is first called under gradients
 };
 
 struct Probe;  // timing.h

@@ -17,6 +17,7 @@ from loma.passes.canonical.recurrences.distribution import distribution as distr
 from loma.passes.canonical.exponentials import exponentials as exponentials
 from loma.passes.canonical.recurrences.extremes import extremes as extremes
 from loma.passes.canonical.factor import factor as factor
+from loma.passes.canonical.recurrences.gathering import gathering as gathering
 from loma.passes.canonical.groups import groups as groups
 from loma.passes.canonical.increments import increments as increments
 from loma.passes.canonical.inline import inline as inline

@@ -20,7 +20,7 @@ HEADER = """
 #include <stdint.h>
 struct Number { const float* pointer; float value; };
 struct Grid {
-  int64_t count, slices; char* parts; char* workspace; int64_t bytes; struct Report* report;
+  int64_t count, slices; char* parts; char* workspace; int64_t bytes, far; struct Report* report;
 };
 struct Report { int32_t state, kind; int64_t numbers[8]; char texts[4][256]; };
 #define KERNEL(name) extern "C" void name(void** given, const int64_t* sizes)

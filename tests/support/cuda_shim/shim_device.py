@@ -25,8 +25,8 @@ class Grid(ctypes.Structure):
 
     _fields_ = (
         ("count", ctypes.c_int64), ("slices", ctypes.c_int64), ("parts", ctypes.c_void_p),
-        ("workspace", ctypes.c_void_p), ("bytes", ctypes.c_int64), ("report", ctypes.c_void_p),
-        ("beside", ctypes.c_int64),
+        ("workspace", ctypes.c_void_p), ("bytes", ctypes.c_int64), ("far", ctypes.c_int64),
+        ("report", ctypes.c_void_p), ("beside", ctypes.c_int64),
     )  # fmt: skip
 
 

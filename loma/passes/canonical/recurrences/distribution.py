@@ -65,7 +65,7 @@ class _Distribution:
             return self._function
         new = without_loops(replace(self._function, body=tuple(map(self._declaration, body))))
         # Not where a loop of a product stays one: for a number of rounds that may be negative, say.
-        return new if _loops(new) <= _loops(self._function) else self._function
+        return new if number_of_loops(new) <= number_of_loops(self._function) else self._function
 
     def _declaration(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, Declare) and stmt.target.name in self._wider:
@@ -93,7 +93,7 @@ class _Distribution:
                 continue
             var, place = wider
             self._wider[var.name] = var
-            new = [_with_dimension(s, var, place, loop.counter) for s in rest]
+            new = [with_dimension(s, var, place, loop.counter) for s in rest]
             alone, rest = replace(loop, body=(new[k],)), (*new[:k], *new[k + 1 :])
             (before if first else behind).append(alone)
         return [*before, replace(loop, body=rest), *behind]
@@ -108,7 +108,7 @@ class _Distribution:
         dims = sizes.dims_of(var)
         fixed = all(sizes.keeps_value(dim, self._changed) for dim in dims)
         own = self._mentions[name] == mentions(loop.body)[name] and set_first(name, loop.body)
-        if not (fixed and own and len(dims) < len(like) and _is_elementwise(name, loop.body)):
+        if not (fixed and own and len(dims) < len(like) and is_elementwise(name, loop.body)):
             return None
         # Behind the dimensions that come before it there: both then have rows in the same order.
         at = next(k for k, s in enumerate(like) if loop.counter in free_variables(s))
@@ -120,7 +120,8 @@ class _Distribution:
         return replace(var, type=replace(var.type, dims=wider)), place
 
 
-def _loops(function: Function) -> int:
+def number_of_loops(function: Function) -> int:
+    """How many loops a function has."""
     return sum(isinstance(stmt, For) for stmt in statements(function.body))
 
 
@@ -177,7 +178,7 @@ def _factors(stmt: Stmt) -> tuple[Index, Index] | None:
             return None
 
 
-def _is_elementwise(name: str, body: tuple[Stmt, ...]) -> bool:
+def is_elementwise(name: str, body: tuple[Stmt, ...]) -> bool:
     """Whether a tensor is mentioned by its elements alone."""
     reads = sum(isinstance(n, Var) and n.name == name for n in nodes(body))
     elements = sum(isinstance(n, Index) and _is_of(n, name) for n in nodes(body))
@@ -188,7 +189,7 @@ def _is_of(element: Index, name: str) -> bool:
     return isinstance(element.base, Var) and element.base.name == name
 
 
-def _with_dimension(stmt: Stmt, var: Var, place: int, counter: str) -> Stmt:
+def with_dimension(stmt: Stmt, var: Var, place: int, counter: str) -> Stmt:
     """The statement with the counter as a subscript of a tensor's elements."""
 
     def changed(expr: Expr) -> Expr:
