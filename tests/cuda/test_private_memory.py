@@ -68,7 +68,6 @@ def test_the_text_has_them_all() -> None:
     wanted = (
         "keep_near(",
         "private_at(",
-        "loma::columns(",
         "rows<real>(",
         "sums<real>(",
         "loma::put(",
