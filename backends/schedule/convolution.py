@@ -5,8 +5,9 @@ subscripts like ``2*h + p - 1`` in which an axis of the second tensor and one of
 all other subscripts are axes by themselves, and every two tensors share exactly one of them (batch,
 channels, filters); all three may share one (groups). The image may be read, or be the target: that
 is the adjoint of the first. Where an axis does not fill a dimension, as in ``x[n, C + c, h + p]``,
-the statement is about a part of that tensor. Where a condition keeps the reads of the image inside,
-what is outside does not count, not even beside a factor that is not finite.
+the statement is about a part of that tensor, or, under ``zero_pad``, one with zeros around it.
+Where a condition keeps the reads of the image inside, what is outside does not count, not even
+beside a factor that is not finite.
 Without channels to sum over, a generated loop nest is faster.
 """
 
@@ -17,8 +18,8 @@ from dataclasses import replace
 from loma.backends.schedule.contraction import Factors
 from loma.backends.schedule.host import Arranged, Convolve, Cut, Meeting
 from loma.core import sizes
-from loma.core.bounds import is_never_negative, unsaid_of
-from loma.core.ir import Axis, Expr, Index, ZeroPad
+from loma.core.bounds import is_never_negative, stays_inside, unsaid_of
+from loma.core.ir import Axis, Expr, Index, Var, ZeroPad
 
 NONE = -1  # for a dimension that a tensor does not have
 
@@ -44,12 +45,13 @@ def match(
         return None
     if guard is not None and (image == 0 or not _keeps_inside(guard, reads[image], axes)):
         return None
-    call = _match(reads[image], reads[first], reads[second], names, image == 0)
+    padded = isinstance(accesses[image], ZeroPad)
+    call = _match(reads[image], reads[first], reads[second], names, image == 0, padded)
     return call if call is None or guard is None else replace(call, inside=True)
 
 
 def _match(
-    image: Index, first: Index, second: Index, names: dict[str, Axis], spreads: bool
+    image: Index, first: Index, second: Index, names: dict[str, Axis], spreads: bool, padded: bool
 ) -> Convolve | None:
     ours, theirs = _alone(first, names), _alone(second, names)
     if ours is None or theirs is None:
@@ -81,13 +83,15 @@ def _match(
     u, v = [ours[m.u] for _, m in spatial], [theirs[m.v] for _, m in spatial]
     places = [position for position, _ in spatial]
 
-    def arranged(place: Index, own: dict[str, int], roles: list[str], space: list[int]) -> Arranged:
+    def arranged(
+        place: Index, own: dict[str, int], roles: list[str], space: list[int], padded: bool = False
+    ) -> Arranged:
         group = own[groups[0]] if groups else NONE
         order = (group, *(own[name] for name in roles), *missing, *space)
-        return Arranged(place.tensor, order, _cuts(place, own, names))
+        return Arranged(place.tensor, order, _cuts(place, own, names, padded))
 
     return Convolve(
-        arranged(image, alone, [*batch, *channels], places),
+        arranged(image, alone, [*batch, *channels], places, padded),
         arranged(first, ours, [*batch, *filters], u),
         arranged(second, theirs, [*filters, *channels], v),
         tuple(meeting for _, meeting in spatial),
@@ -96,11 +100,19 @@ def _match(
 
 
 def _keeps_inside(guard: Expr, image: Index, axes: tuple[Axis, ...]) -> bool:
-    """Whether a condition holds where the image has an element, and only there."""
+    """Whether a condition holds where the image has an element, and only there. It may speak of
+    dimensions of space alone: the others have no border."""
     left = unsaid_of(image, guard)
     extents = {axis.name: axis.extent for axis in axes}
     known = lambda end: is_never_negative(end, extents, lambda name: False)  # noqa: E731
-    return left is not None and all(map(known, left))
+    names = {axis.name: axis for axis in axes}
+    dims = zip(image.subscripts, sizes.dims_of(image.tensor), strict=True)
+    borderless = [
+        stays_inside(subscript, dim, extents, lambda name: False)
+        for subscript, dim in dims
+        if not isinstance(subscript, Var) and _moved(subscript, names) is not None
+    ]
+    return left is not None and all(map(known, left)) and all(borderless)
 
 
 def _is_image(access: Index, axes: tuple[Axis, ...]) -> bool:
@@ -128,7 +140,9 @@ def _moved(subscript: Expr, names: dict[str, Axis]) -> str | None:
     return name if sizes.constant(step) == 1 else None
 
 
-def _cuts(place: Index, own: dict[str, int], names: dict[str, Axis]) -> tuple[Cut, ...]:
+def _cuts(
+    place: Index, own: dict[str, int], names: dict[str, Axis], padded: bool
+) -> tuple[Cut, ...]:
     """What the axes that move alone leave of a tensor."""
     dims, found = sizes.dims_of(place.tensor), []
     for name, dim in own.items():
@@ -136,7 +150,7 @@ def _cuts(place: Index, own: dict[str, int], names: dict[str, Axis]) -> tuple[Cu
         assert form is not None
         whole = sizes.constant(form[1]) == 0 and sizes.equal(names[name].extent, dims[dim])
         if not whole:
-            found.append(Cut(dim, form[1], names[name].extent))
+            found.append(Cut(dim, form[1], names[name].extent, padded))
     return tuple(found)
 
 

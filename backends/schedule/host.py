@@ -118,11 +118,13 @@ class CheckOnce:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Of dimension ``dim`` the ``count`` elements from ``start`` on; none for a negative count."""
+    """Of dimension ``dim`` the ``count`` elements from ``start`` on; none for a negative count.
+    ``padded``: with zeros for those that lie outside."""
 
     dim: int
     start: Expr
     count: Expr
+    padded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +170,8 @@ class Meeting:
 @dataclass(frozen=True, slots=True)
 class Arranged:
     """A tensor, and its dimensions in the order groups, batch, channels, and two of space; -1 for
-    one that it does not have. Only what ``cuts`` leave of it is meant, whose checks say that it is
-    inside if it has elements."""
+    one that it does not have. Only what ``cuts`` leave of it is meant. That is inside if it has
+    elements, as checks say, or ``padded``."""
 
     tensor: Var
     order: tuple[int, ...]

@@ -161,6 +161,7 @@ def _convolve(node: Convolve) -> str:
     def part(arranged: Arranged) -> str:
         cuts = {
             cut.dim: f"{text(cut.start)} : {text(sizes.total((cut.start, cut.count)))} of "
+            f"{'padded ' if cut.padded else ''}"
             for cut in arranged.cuts
         }
         own = [f"{cuts.get(k, '')}{k}" for k in arranged.order]

@@ -62,7 +62,8 @@ def _write_convolution(writer: Writer, context: CppContext, call: Convolve) -> N
         tensor = context.variable(part.tensor)
         for one in part.cuts:
             start, count = (c.text(context.ints(value)) for value in (one.start, one.count))
-            tensor = f"loma::cut({tensor}, {one.dim}, {start}, {count})"
+            padded = ", true" if one.padded else ""
+            tensor = f"loma::cut({tensor}, {one.dim}, {start}, {count}{padded})"
         return tensor
 
     def arranged(part: Arranged) -> str:

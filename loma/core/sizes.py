@@ -136,14 +136,25 @@ def simplify(expr: Expr) -> Expr:
     return from_polynomial(polynomial(expr))
 
 
-def simple_subscripts(expr: Expr) -> Expr:
-    """The expression with subscripts in normal form where they are arithmetic."""
+def simple_subscripts(expr: Expr, counter: str | None = None) -> Expr:
+    """The expression with subscripts in normal form where they are arithmetic. With a ``counter``
+    of a loop, what is left of a sum with it and is another variable alone is ``i + 0``: an index
+    alone fills the dimension, of which the sum was a part."""
+
+    def simple(subscript: Expr) -> Expr:
+        if not is_arithmetic(subscript):
+            return simple_subscripts(subscript, counter)
+        plain = simplify(subscript)
+        if counter is None or not isinstance(plain, Var) or plain.name == counter:
+            return plain
+        whole = isinstance(subscript, Var)
+        return plain if whole else Binary("+", plain, IntConst(0), INT, subscript.span)
+
     match expr:
         case Index(_, subscripts):
-            plain = (simplify(s) if is_arithmetic(s) else simple_subscripts(s) for s in subscripts)
-            return replace(expr, subscripts=tuple(plain))
+            return replace(expr, subscripts=tuple(map(simple, subscripts)))
         case _:
-            return map_children(expr, simple_subscripts)
+            return map_children(expr, lambda child: simple_subscripts(child, counter))
 
 
 def arith(op: BinaryOp, left: Expr, right: Expr) -> Expr:

@@ -83,10 +83,11 @@ class _Loop:
 
     def _with(self, place: Expr, extents: Mapping[str, Expr]) -> tuple[Stmt, ...]:
         """The body with a value for the counter, which has those ranges."""
+        here = {self.loop.counter: place}
 
         def value(expr: Expr) -> Expr:
-            new = substitute(expr, {self.loop.counter: place})
-            return sizes.simple_subscripts(folded(decided(new, extents, self.is_size)))
+            new = folded(decided(substitute(expr, here), extents, self.is_size))
+            return sizes.simple_subscripts(new, self.loop.counter)
 
         body = tuple(map_expressions(stmt, value) for stmt in self.loop.body)
         return without_constant_conditions(body)

@@ -280,6 +280,61 @@ def f(x : In[Tensor[B, C, H, W]], k : In[Tensor[O, C, P, 2]]) -> Tensor[B, O, 5,
     )  # fmt: skip
 
 
+PADDED_CHANNELS = """
+def f(x : In[Tensor[B, C, H]], k : In[Tensor[O, D, 3]]) -> Tensor[B, O, H]:
+    y : Tensor[B, O, H]
+    y[b, o, h] += zero_pad(x[b, c + SHIFT, h + p - 1]) * k[o, c, p]
+    return y
+"""
+
+
+@pytest.mark.parametrize("shift", [-2, 0, 1])
+def test_channels_outside_are_zeros(shift: int) -> None:
+    """Before the first, behind the last one, or both; a call with zeros around what there is."""
+
+    def reference(x: Tensor, k: Tensor) -> Tensor:
+        count = k.shape[1]
+        wide = F.pad(x, (0, 0, 9, 9))  # channels -9 to 8 behind the last one
+        return F.conv1d(wide[:, 9 + shift : 9 + shift + count], k, padding=1)
+
+    program = Program([PADDED_CHANNELS.replace("c + SHIFT", f"c + {shift}" if shift else "c")])
+    for channels, count in ((5, 5), (3, 7), (6, 2), (1, 1)):
+        x, k = randn(2, channels, 4), randn(3, count, 3)
+        check(program, "f", [x, k], reference, second=False)
+
+
+GROUPS_IN_PLACE = """
+def f(x : In[Tensor[B, 2 * C, H, W]], k : In[Tensor[2 * C, C, 3, 3]]) -> Tensor[B, 2 * C, H, W]:
+    y : Tensor[B, 2 * C, H, W] = x
+    t : Tensor[B, C, H, W]
+    for g in range(2):
+        t[n, o, h, w] = sum(zero_pad(y[n, C * g + c, h + p - 1, w + q - 1]) * k[C * g + o, c, p, q] for c in range(C) for p in range(3) for q in range(3))
+        for o in range(C):
+            y[n, C * g + o, h, w] = t[n, o, h, w]
+    return y
+"""  # noqa: E501
+
+
+def test_a_condition_on_channels_is_no_border() -> None:
+    """In a loop over groups that are convolved in place, of whose adjoints the conditions say where
+    a group has channels."""
+    program = Program([GROUPS_IN_PLACE])
+    for channels, size in ((1, 1), (2, 3)):
+        x, k = randn(2, 2 * channels, size, size + 1), randn(2 * channels, channels, 3, 3)
+        check(program, "f", [x, k], lambda x, k: F.conv2d(x, k, padding=1, groups=2))
+        x, k = x.requires_grad_(), k.requires_grad_()
+        second = []
+        for function in (program.compiled("f"), lambda x, k: F.conv2d(x, k, padding=1, groups=2)):
+            first = torch.autograd.grad(function(x, k).sin().sum(), [x, k], create_graph=True)
+            total = torch.stack([g.square().sum() for g in first]).sum()
+            second.append(torch.autograd.grad(total, [x, k]))
+        torch.testing.assert_close(*second)
+
+
+def randn(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64)
+
+
 def test_groups_by_hand_and_their_adjoints_are_calls_for_parts(tmp_path: Path) -> None:
     text = """
 def _convolved(x : In[Tensor[B, C, H]], k : In[Tensor[O, C, 3]]) -> Tensor[B, O, H]:

@@ -58,6 +58,21 @@ for t in range(M):
     ]),
 )  # fmt: skip
 
+
+def test_an_index_that_is_left_alone_fills_no_dimension() -> None:
+    text = (
+        "def f(x : In[Tensor[N, 2 * C]], w : In[Tensor[C]]) -> Tensor[N, 2 * C]:\n"
+        "    y : Tensor[N, 2 * C]\n    for t in range(2):\n"
+        "        y[i, C * t + j] = x[i, C * t + j] * (w[j] if t > 0 else 1.0)\n    return y\n"
+    )
+    assert left(text) == [
+        "for t in range(min(2, 1)):",
+        "y[i, j + 0] = x[i, j + 0] * 1.0",
+        "for t in range(1):",
+        "y[i, C * t + C + j] = x[i, C * t + C + j] * w[j]",
+    ]
+
+
 STAY: tuple[tuple[str, str], ...] = (
     ("in_the_middle", """
 for t in range(M):

@@ -259,6 +259,11 @@ class _Host:
         array: Array = self.env[part.tensor.name]
         for one in part.cuts:
             start, count = self.whole(one.start), max(0, self.whole(one.count))
+            if one.padded:
+                margins = [(0, 0)] * array.ndim
+                ends = max(0, -start), max(0, start + count - array.shape[one.dim])
+                margins[one.dim] = ends
+                array, start = np.pad(array, margins), start + ends[0]
             array = array[(*[slice(None)] * one.dim, slice(start, start + count))]
         return array
 

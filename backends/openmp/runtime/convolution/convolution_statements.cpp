@@ -122,9 +122,16 @@ at::Tensor inside_of(const at::Tensor& x, const at::Tensor& w, std::array<int64_
 
 }  // namespace
 
-at::Tensor cut(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t count) {
-  const int64_t first = std::clamp<int64_t>(start, 0, tensor.size(dim));
-  return tensor.narrow(dim, first, std::clamp<int64_t>(count, 0, tensor.size(dim) - first));
+at::Tensor cut(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t count, bool padded) {
+  const int64_t size = tensor.size(dim), first = std::clamp<int64_t>(start, 0, size);
+  const int64_t behind = std::clamp<int64_t>(start + std::max<int64_t>(count, 0), first, size);
+  const at::Tensor there = tensor.narrow(dim, first, behind - first);
+  if (!padded || behind - first == std::max<int64_t>(count, 0)) return there;
+  auto sizes = tensor.sizes().vec();
+  sizes[dim] = count;
+  at::Tensor made = zeros(sizes, tensor.options());
+  if (first < behind) made.narrow(dim, first - start, behind - first).copy_(there);
+  return made;
 }
 
 at::Tensor correlate(const Arranged& image, const Arranged& other, at::IntArrayRef sizes,

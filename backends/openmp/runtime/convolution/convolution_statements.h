@@ -27,8 +27,10 @@ struct Arranged {
 };
 
 // A view of `count` elements of a dimension from `start` on, of those that exist. What does not is
-// only asked for where something else is empty: else it has been checked.
-at::Tensor cut(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t count);
+// only asked for where something else is empty: else it has been checked. Where `padded`, zeros
+// stand for it, in a copy if there are any.
+at::Tensor cut(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t count,
+               bool padded = false);
 
 // New, dense memory of these sizes, whose dimensions lie as `order` says.
 at::Tensor correlate(const Arranged& image, const Arranged& other, at::IntArrayRef sizes,

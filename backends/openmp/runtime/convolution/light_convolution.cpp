@@ -11,8 +11,8 @@ loma::Arranged aten(const Arranged& arranged) { return {arranged.tensor, arrange
 
 }  // namespace
 
-Tensor cut(const Tensor& tensor, int64_t dim, int64_t start, int64_t count) {
-  return loma::cut(tensor, dim, start, count);
+Tensor cut(const Tensor& tensor, int64_t dim, int64_t start, int64_t count, bool padded) {
+  return loma::cut(tensor, dim, start, count, padded);
 }
 Tensor correlate(const Arranged& image, const Arranged& other, Sizes sizes, const Order& order,
                  Geometry geometry, bool inside) {

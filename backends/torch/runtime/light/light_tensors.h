@@ -128,7 +128,7 @@ struct Arranged {
   Order order;
 };
 
-Tensor cut(const Tensor& tensor, int64_t dim, int64_t start, int64_t count);
+Tensor cut(const Tensor& tensor, int64_t dim, int64_t start, int64_t count, bool padded = false);
 Tensor correlate(const Arranged& image, const Arranged& other, Sizes sizes, const Order& order,
                  Geometry geometry, bool inside = false);
 void spread(const Arranged& image, const Arranged& g, const Arranged& other, Geometry geometry);
