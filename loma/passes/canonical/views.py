@@ -12,16 +12,16 @@ from loma.core.ir import (
     FLOAT, INT, Binary, Declare, Expr, Function, Index, IntConst, Op, Stmt, TensorType, Var,
     replace,
 )  # fmt: skip
+from loma.core.ops import OPS
 from loma.core.sizes import IsSize
 from loma.core.walk import map_children, map_expressions, mentioned_names
 
 ONE = IntConst(1)
-_VIEWS = ("reshape", "transpose", "permute", "slice")
 
 
 def is_view(value: Expr) -> bool:
     """Whether a value is a variable's in another shape or order of dimensions, or a part of it."""
-    if not isinstance(value, Op) or value.name not in _VIEWS:
+    if not isinstance(value, Op) or OPS[value.name].work != "view":
         return False
     return isinstance(value.args[0], Var) or is_view(value.args[0])
 
