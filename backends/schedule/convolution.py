@@ -45,6 +45,8 @@ def match(
         return None
     if guard is not None and (image == 0 or not _keeps_inside(guard, reads[image], axes)):
         return None
+    if guard is not None and not _is_inside(reads[second], axes):
+        return None  # a call does not ask only where the condition holds
     padded = isinstance(accesses[image], ZeroPad)
     call = _match(reads[image], reads[first], reads[second], names, image == 0, padded)
     return call if call is None or guard is None else replace(call, inside=True)
@@ -105,14 +107,20 @@ def _keeps_inside(guard: Expr, image: Index, axes: tuple[Axis, ...]) -> bool:
     left = unsaid_of(image, guard)
     extents = {axis.name: axis.extent for axis in axes}
     known = lambda end: is_never_negative(end, extents, lambda name: False)  # noqa: E731
+    return left is not None and all(map(known, left)) and _is_inside(image, axes, alone=True)
+
+
+def _is_inside(read: Index, axes: tuple[Axis, ...], alone: bool = False) -> bool:
+    """Whether subscripts other than an index by itself, which fills its dimension, are provably
+    inside; with ``alone``, those that move with one axis."""
     names = {axis.name: axis for axis in axes}
-    dims = zip(image.subscripts, sizes.dims_of(image.tensor), strict=True)
-    borderless = [
-        stays_inside(subscript, dim, extents, lambda name: False)
-        for subscript, dim in dims
-        if not isinstance(subscript, Var) and _moved(subscript, names) is not None
-    ]
-    return left is not None and all(map(known, left)) and all(borderless)
+    extents = {axis.name: axis.extent for axis in axes}
+    return all(
+        isinstance(subscript, Var)
+        or (alone and _moved(subscript, names) is None)
+        or stays_inside(subscript, dim, extents, lambda name: False)
+        for subscript, dim in zip(read.subscripts, sizes.dims_of(read.tensor), strict=True)
+    )
 
 
 def _is_image(access: Index, axes: tuple[Axis, ...]) -> bool:

@@ -303,6 +303,20 @@ def test_channels_outside_are_zeros(shift: int) -> None:
         check(program, "f", [x, k], reference, second=False)
 
 
+def test_what_else_stands_under_the_condition_is_inside() -> None:
+    """Of filters a part is meant, which a call would not ask for."""
+    f = loma.compile("""
+def f(x : In[Tensor[B, C, H]], k : In[Tensor[D, C, 3]], like : In[Tensor[O]]) -> Tensor[B, O, H]:
+    y : Tensor[B, O, H]
+    y[b, o, h] += x[b, c, h + p - 1] * k[o + 1, c, p] if 0 <= h + p - 1 and h + p - 1 < H else 0.0
+    return y
+""").f
+    x, k = randn(2, 3, 5), randn(5, 3, 3)
+    close(f(x, k, randn(4)), F.conv1d(x, k[1:], padding=1))
+    with pytest.raises(ValueError, match="is 5, outside dimension 0 of size 5"):
+        f(x, k, randn(5))
+
+
 GROUPS_IN_PLACE = """
 def f(x : In[Tensor[B, 2 * C, H, W]], k : In[Tensor[2 * C, C, 3, 3]]) -> Tensor[B, 2 * C, H, W]:
     y : Tensor[B, 2 * C, H, W] = x
