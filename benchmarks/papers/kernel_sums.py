@@ -167,12 +167,5 @@ def entries(session: Session) -> Iterator[Entry]:
         yield Entry(full, small, lengths=lines)
 
 
-def main() -> None:
-    options = measured.parser(__doc__ or "").parse_args()
-    session = measured.begin(options, tuple(SUMS))
-    measured.run(entries(session), session)
-    measured.finish(session)
-
-
 if __name__ == "__main__":
-    main()
+    measured.main(__doc__ or "", tuple(SUMS), entries)

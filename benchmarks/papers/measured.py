@@ -408,6 +408,15 @@ def run(entries: Iterable[Entry], session: Session) -> None:
                 session.add(failed_row(key, entry.work.goal, failure))
 
 
+def main(
+    description: str, rows: Sequence[str], entries: Callable[[Session], Iterable[Entry]]
+) -> None:
+    """A script that measures entries and has no more options."""
+    session = begin(parser(description).parse_args(), rows)
+    run(entries(session), session)
+    finish(session)
+
+
 def finish(session: Session) -> None:
     """Prints the table; SystemExit where a row has failed."""
     session.report.table()

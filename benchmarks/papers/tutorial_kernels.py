@@ -219,6 +219,8 @@ def work(name: str, size: tuple[int, ...], device: str) -> Work:
 
 
 def entries(session: Session) -> Iterator[Entry]:
+    if session.device == "cpu":
+        session.say("Triton and Helion: skipped, they need a GPU")
     for name, kernel in KERNELS.items():
         if not session.wants(name):
             continue
@@ -234,14 +236,5 @@ def entries(session: Session) -> Iterator[Entry]:
         yield Entry(full, small, lengths=lines)
 
 
-def main() -> None:
-    options = measured.parser(__doc__ or "").parse_args()
-    session = measured.begin(options, tuple(KERNELS))
-    if session.device == "cpu":
-        session.say("Triton and Helion: skipped, they need a GPU")
-    measured.run(entries(session), session)
-    measured.finish(session)
-
-
 if __name__ == "__main__":
-    main()
+    measured.main(__doc__ or "", tuple(KERNELS), entries)

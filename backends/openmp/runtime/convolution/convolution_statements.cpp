@@ -124,9 +124,10 @@ at::Tensor inside_of(const at::Tensor& x, const at::Tensor& w, std::array<int64_
 
 at::Tensor cut(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t count, bool padded) {
   const int64_t size = tensor.size(dim), first = std::clamp<int64_t>(start, 0, size);
-  const int64_t behind = std::clamp<int64_t>(start + std::max<int64_t>(count, 0), first, size);
+  count = std::max<int64_t>(count, 0);
+  const int64_t behind = std::clamp<int64_t>(start + count, first, size);
   const at::Tensor there = tensor.narrow(dim, first, behind - first);
-  if (!padded || behind - first == std::max<int64_t>(count, 0)) return there;
+  if (!padded || behind - first == count) return there;
   auto sizes = tensor.sizes().vec();
   sizes[dim] = count;
   at::Tensor made = zeros(sizes, tensor.options());

@@ -46,7 +46,10 @@ class _Leaving:
     like: Index
 
 
-class _Distribution:
+class LeavingLoops:
+    """A function whose loops statements leave, with a dimension for the counter in tensors that are
+    the function's own: ``_wider``, by name."""
+
     def __init__(self, function: Function) -> None:
         self._function = function
         self._is_size = frozenset(size_variables(function)).__contains__
@@ -59,13 +62,9 @@ class _Distribution:
         }
         self._wider: dict[str, Var] = {}
 
-    def run(self) -> Function:
-        body = self._block(self._function.body)
-        if not self._wider:
-            return self._function
-        new = without_loops(replace(self._function, body=tuple(map(self._declaration, body))))
-        # Not where a loop of a product stays one: for a number of rounds that may be negative, say.
-        return new if number_of_loops(new) <= number_of_loops(self._function) else self._function
+    def _loops(self, loop: For) -> list[Stmt]:
+        """What stands for a loop."""
+        raise NotImplementedError
 
     def _declaration(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, Declare) and stmt.target.name in self._wider:
@@ -78,6 +77,16 @@ class _Distribution:
             stmt = map_blocks(stmt, self._block)
             out += self._loops(stmt) if isinstance(stmt, For) else (stmt,)
         return tuple(out)
+
+
+class _Distribution(LeavingLoops):
+    def run(self) -> Function:
+        body = self._block(self._function.body)
+        if not self._wider:
+            return self._function
+        new = without_loops(replace(self._function, body=tuple(map(self._declaration, body))))
+        # Not where a loop of a product stays one: for a number of rounds that may be negative, say.
+        return new if number_of_loops(new) <= number_of_loops(self._function) else self._function
 
     def _loops(self, loop: For) -> list[Stmt]:
         """The loop, and those of the products that leave it."""

@@ -17,20 +17,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loma.core import sizes
-from loma.core.effects import counters, written
+from loma.core.effects import written
 from loma.core.ir import (
     INT, Assign, Axis, Call, Declare, Expr, For, Function, Index, IndexAssign, Module, Op, Reduce,
     Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
-from loma.core.sizes import size_variables
 from loma.core.walk import (
-    expressions, free_variables, map_blocks, map_children, map_tensor_functions, mentioned_names,
+    expressions, free_variables, is_element_of, map_children, map_tensor_functions, mentioned_names,
     statements, subscript_variables, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.loops import mentions, without_loops
 from loma.passes.canonical.recurrences.distribution import (
-    is_elementwise, number_of_loops, with_dimension,
+    LeavingLoops, is_elementwise, number_of_loops, with_dimension,
 )  # fmt: skip
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import covers, set_first
@@ -41,20 +40,11 @@ def gathering(module: Module) -> Module:
     return map_tensor_functions(module, lambda function: _Gathering(function).run())
 
 
-class _Gathering:
+class _Gathering(LeavingLoops):
     def __init__(self, function: Function) -> None:
-        self._function = function
+        super().__init__(function)
         self._names = Names(names_of(function))
-        self._is_size = frozenset(size_variables(function)).__contains__
-        self._changed = written(function.body) | counters(function.body)
-        self._mentions = mentions(function.body)
-        self._declared = {
-            stmt.target.name: stmt.target
-            for stmt in function.body
-            if isinstance(stmt, Declare) and stmt.value is None
-        }
-        self._wider: dict[str, Var] = {}  # tensors of the function that keep all rounds
-        self._kept: list[Var] = []  # new ones, of what a round changes later
+        self._kept: list[Var] = []  # new tensors, of what a round changes later
 
     def run(self) -> Function:
         body = self._block(self._function.body)
@@ -66,18 +56,6 @@ class _Gathering:
         if number_of_loops(found) > number_of_loops(self._function):
             return self._function
         return replace(found, body=first_writes(found.body))
-
-    def _declaration(self, stmt: Stmt) -> Stmt:
-        if isinstance(stmt, Declare) and stmt.target.name in self._wider:
-            return replace(stmt, target=self._wider[stmt.target.name])
-        return stmt
-
-    def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        out: list[Stmt] = []
-        for stmt in body:
-            stmt = map_blocks(stmt, self._block)
-            out += self._loops(stmt) if isinstance(stmt, For) else (stmt,)
-        return tuple(out)
 
     def _loops(self, loop: For) -> list[Stmt]:
         """The loop, and what is added behind it."""
@@ -222,7 +200,7 @@ def _renamed(stmt: IndexAssign, name: str, kept: Var, counter: str) -> IndexAssi
 
     def changed(expr: Expr) -> Expr:
         expr = map_children(expr, changed)
-        if isinstance(expr, Index) and isinstance(expr.base, Var) and expr.base.name == name:
+        if is_element_of(expr, name):
             return replace(expr, base=kept, subscripts=(Var(counter, INT), *expr.subscripts))
         return expr
 
