@@ -163,6 +163,16 @@ def is_element_of(expr: Expr, name: str) -> TypeGuard[Index]:
     return isinstance(expr, Index) and isinstance(expr.base, Var) and expr.base.name == name
 
 
+def as_part(expr: Expr, name: str, whole: Var, dim: int, place: Expr) -> Expr:
+    """The expression with elements of ``whole``, at ``place`` of its dimension ``dim``, for those
+    of the tensor of that name, which lacks the dimension."""
+    new = map_children(expr, lambda child: as_part(child, name, whole, dim, place))
+    if is_element_of(new, name):
+        subscripts = (*new.subscripts[:dim], place, *new.subscripts[dim:])
+        return replace(new, base=whole, subscripts=subscripts)
+    return new
+
+
 def needed_places(expr: Expr) -> Iterator[Index]:
     """The elements that have to be there: all that are read but by ``zero_pad``."""
     if isinstance(expr, Index):

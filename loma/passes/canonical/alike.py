@@ -28,8 +28,8 @@ from loma.core.ir import (
 from loma.core.names import Names, names_of
 from loma.core.sizes import IsSize
 from loma.core.walk import (
-    children, expressions, free_variables, map_children, map_tensor_functions, mentioned_names,
-    substitute, walk,
+    as_part, children, expressions, free_variables, map_children, map_tensor_functions,
+    mentioned_names, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.groups import copied, in_groups
 from loma.passes.canonical.loops import mentions
@@ -198,7 +198,7 @@ class _Alike:
         inner = None if _sums_windows(one) else self._inside(body, at, made, dim, part)
         if inner is not None:
             made = [
-                replace(s, value=_from_whole(s.value, tensor, inner.tensor, dim, number))
+                replace(s, value=as_part(s.value, tensor.name, inner.tensor, dim, IntConst(number)))
                 for number, (s, tensor) in enumerate(zip(made, inner.parts, strict=True))
             ]
         count = IntConst(len(parts))
@@ -337,20 +337,6 @@ def _sums_windows(stmt: IndexAssign) -> bool:
     summed, own = ({axis.name for axis in axes} for axes in (value.axes, stmt.axes))
     places = [s for node in walk(value.body) if isinstance(node, Index) for s in node.subscripts]
     return any(free_variables(s) & summed and free_variables(s) & own for s in places)
-
-
-def _from_whole(value: Expr, old: Var, whole: Var, dim: int, number: int) -> Expr:
-    """With elements of a tensor for those of the part of it with that number."""
-
-    def changed(expr: Expr) -> Expr:
-        match expr:
-            case Index(Var(name), places) if name == old.name:
-                inside = (*places[:dim], IntConst(number), *places[dim:])
-                return replace(expr, base=whole, subscripts=inside)
-            case _:
-                return map_children(expr, changed)
-
-    return changed(value)
 
 
 def _declares(stmt: Stmt, names: AbstractSet[str]) -> bool:

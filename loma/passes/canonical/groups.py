@@ -24,7 +24,9 @@ from loma.core.ir import (
     Reduce, Stmt, TensorType, Var, Zero, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.names import Names
-from loma.core.walk import free_variables, map_children, map_tensor_functions, substitute, walk
+from loma.core.walk import (
+    as_part, free_variables, map_children, map_tensor_functions, substitute, walk,
+)  # fmt: skip
 from loma.passes.canonical.steps import Steps
 from loma.passes.first_write import assigned
 from loma.passes.liveness import covers
@@ -80,19 +82,12 @@ def with_groups(
     if steps is None:
         return None
 
-    def read(expr: Expr) -> Expr:
-        match expr:
-            case Index(base, places) if base == total.element.base:
-                places = (*places[: inside[0]], outer, *places[inside[0] :])
-                return replace(expr, base=summed.base, subscripts=places)
-            case _:
-                return map_children(expr, read)
-
+    value = as_part(final.value, total.element.tensor.name, summed.tensor, inside[0], outer)
     axes = {a.name: a for a in whole.axes}
     order = tuple(axes[s.name] for s in made.subscripts if isinstance(s, Var))
     return (
         Declare(summed.tensor, None, final.span), *steps, Declare(made.tensor, None, final.span),
-        replace(final, target=made, value=read(final.value), axes=order),
+        replace(final, target=made, value=value, axes=order),
         Assign(target.tensor, "=", _reshaped(made.tensor, dims), final.span),
     )  # fmt: skip
 

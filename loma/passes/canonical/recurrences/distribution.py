@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from loma.core import sizes
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    INT, Declare, Expr, For, Function, Index, IndexAssign, Module, Reduce, Stmt, TensorType, Var,
+    INT, Declare, For, Function, Index, IndexAssign, Module, Reduce, Stmt, TensorType, Var,
     replace,
 )  # fmt: skip
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    free_variables, map_blocks, map_children, map_expressions, map_tensor_functions,
+    as_part, free_variables, is_element_of, map_blocks, map_expressions, map_tensor_functions,
     mentioned_names, nodes, statements, subscript_variables,
 )  # fmt: skip
 from loma.passes.canonical.loops import mentions, without_loops
@@ -190,22 +190,11 @@ def _factors(stmt: Stmt) -> tuple[Index, Index] | None:
 def is_elementwise(name: str, body: tuple[Stmt, ...]) -> bool:
     """Whether a tensor is mentioned by its elements alone."""
     reads = sum(isinstance(n, Var) and n.name == name for n in nodes(body))
-    elements = sum(isinstance(n, Index) and _is_of(n, name) for n in nodes(body))
+    elements = sum(is_element_of(n, name) for n in nodes(body))
     return reads == elements
-
-
-def _is_of(element: Index, name: str) -> bool:
-    return isinstance(element.base, Var) and element.base.name == name
 
 
 def with_dimension(stmt: Stmt, var: Var, place: int, counter: str) -> Stmt:
     """The statement with the counter as a subscript of a tensor's elements."""
-
-    def changed(expr: Expr) -> Expr:
-        expr = map_children(expr, changed)
-        if isinstance(expr, Index) and _is_of(expr, var.name):
-            subscripts = (*expr.subscripts[:place], Var(counter, INT), *expr.subscripts[place:])
-            return replace(expr, base=var, subscripts=subscripts)
-        return expr
-
-    return map_expressions(stmt, changed)
+    here = Var(counter, INT)
+    return map_expressions(stmt, lambda expr: as_part(expr, var.name, var, place, here))

@@ -24,7 +24,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
-    expressions, free_variables, is_element_of, map_children, map_tensor_functions, mentioned_names,
+    as_part, expressions, free_variables, map_tensor_functions, mentioned_names,
     statements, subscript_variables, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.loops import mentions, without_loops
@@ -106,7 +106,8 @@ class _Gathering(LeavingLoops):
                 kept = self._wide(self._names.fresh(f"_kept_{name.lstrip('_')}"), var, loop)
                 self._kept.append(kept)
                 copies.append(self._copy(kept, var, loop, stmt))
-                stmt = _renamed(stmt, name, kept, loop.counter)
+                value = as_part(stmt.value, name, kept, 0, Var(loop.counter, INT))
+                stmt = replace(stmt, value=value)
         rest[position : position + 1] = copies
         return replace(loop, body=tuple(rest)), replace(loop, body=(stmt,))
 
@@ -193,15 +194,3 @@ def _taken(dims: list[Expr], dim: Expr) -> bool:
         return False
     dims.remove(dim)
     return True
-
-
-def _renamed(stmt: IndexAssign, name: str, kept: Var, counter: str) -> IndexAssign:
-    """With the elements of a tensor as those that were kept in the round."""
-
-    def changed(expr: Expr) -> Expr:
-        expr = map_children(expr, changed)
-        if is_element_of(expr, name):
-            return replace(expr, base=kept, subscripts=(Var(counter, INT), *expr.subscripts))
-        return expr
-
-    return replace(stmt, value=changed(stmt.value))
