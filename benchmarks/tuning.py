@@ -17,12 +17,14 @@ draws the searches in files that ``--json`` has written, and prints the table of
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +58,8 @@ ON_GPU = {
     "routing": ((128, 10, 1152, 16),), "running_sums": ((4096, 1024),),
 }  # fmt: skip
 
+_turn: AbstractContextManager[Any] = contextlib.nullcontext()  # while a process measures
+
 Record = dict[str, Any]  # a result as JSON, with the seconds of ``peers`` beside it
 
 
@@ -81,14 +85,14 @@ class Evolution(search.Search):
         return others if option == choices[name].options[0] else {**others, name: option}
 
 
-def searched(layer: Layer, seconds: float, device: str, peers: bool) -> list[Record]:
-    """The searches for the parts of a layer's first spelling."""
+def searched(layer: Layer, seconds: float, device: str, forward: bool, peers: bool) -> list[Record]:
+    """The searches for the parts of a layer's first spelling, or for its forward part."""
     module = loma.compile(layer.file)
     specialise.tune(module, seconds, again=True)
     function = getattr(module, layer.spellings()[0])
     given = [tensor.detach().to(device).requires_grad_() for tensor in layer.arguments()]
     args = [*given, *layer.rest]
-    bench.calling(function, args, not peers)()
+    bench.calling(function, args, not forward)()
     found = [result for result in specialise.tuned() if result.program == layer.name]
     times = beside(layer, function, args, device) if peers else {}
     return [{**dataclasses.asdict(result), "peers": times} for result in found]
@@ -113,9 +117,10 @@ def beside(
             raise SystemExit(f"{layer.name}: {name} is off by {off}")
     timer = gpus.Timer(0) if device == "cuda" else fastest
     samples: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(ROUNDS):
-        for name, call in candidates.items():
-            samples[name].append(timer(call, 20))
+    with _turn:
+        for _ in range(ROUNDS):
+            for name, call in candidates.items():
+                samples[name].append(timer(call, 20))
     return {name: statistics.median(times) for name, times in samples.items()}
 
 
@@ -210,7 +215,11 @@ def main() -> None:
     parser.add_argument("--order", choices=["model", "evolution"], default="model")
     parser.add_argument("--threads", type=int, help="of a call; default: torch's")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--peers", action="store_true", help="forward parts, beside peers")
+    parser.add_argument("--forward", action="store_true", help="only forward parts")
+    parser.add_argument("--peers", action="store_true", help="these, beside peers")
+    parser.add_argument(
+        "--lock", type=Path, help="measure while no other process that names this file does"
+    )
     parser.add_argument("--read", type=Path, nargs="+", help="results to draw and to print")
     parser.add_argument("--plot", type=Path, help="draw the searches")
     parser.add_argument("--json", type=Path, help="write the searches")
@@ -228,13 +237,18 @@ def main() -> None:
         parser.error(f"no layer {', '.join(unknown)}; there are {', '.join(known)}")
     prepare(options.threads or torch.get_num_threads())
     calls.nearest = lambda *_: []  # nothing is known from earlier runs
+    if options.lock:
+        _take_turns(options.lock)
     if options.order == "evolution":
         search.Search = Evolution  # type: ignore[misc]
     heads = [f"{s:5.0f} s" for s in AFTER_SECONDS] + [f"{n:4d} th" for n in AFTER_TRIALS]
     print(f"{'kernel':40s} {'usual ms':>9s} {' '.join(heads)} adopted trials")
     found: list[Record] = []
     for name in options.names or known:
-        for result in searched(known[name], options.seconds, options.device, options.peers):
+        forward = options.forward or options.peers
+        for result in searched(
+            known[name], options.seconds, options.device, forward, options.peers
+        ):
             found.append(result)
             print(line(result), flush=True)
             if options.json:  # what is there should the rest not end
@@ -242,6 +256,25 @@ def main() -> None:
     if options.plot:
         results = [Result(**{k: v for k, v in one.items() if k != "peers"}) for one in found]
         cli_tune.picture(results).savefig(options.plot)
+
+
+def _take_turns(path: Path) -> None:
+    """Lets several processes search at a time, which compile most of it, of which one measures."""
+    global _turn
+    from filelock import FileLock
+
+    _turn = lock = FileLock(path)
+
+    def locked(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            with lock:
+                return function(*args)
+
+        return run
+
+    search.Search._measured = locked(search.Search._measured)  # type: ignore[method-assign]
+    search.Search._confirmed = locked(search.Search._confirmed)  # type: ignore[method-assign]
+    calls._Maker._checked = locked(calls._Maker._checked)  # type: ignore[method-assign]
 
 
 def shown(files: Sequence[Path], plot: Path | None) -> None:

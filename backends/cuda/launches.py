@@ -116,9 +116,8 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
         across = tree.team.across
         sums = reductions if tree.team.splits else 0
     more = () if several is None else (c.item_text(context.ints(several.extent)),)
-    steps = (tree.count, tree.work) if tree.team is None else (tree.count, tree.team.extent)
     shape = shapes.of_statement(
-        context, total.name if total is not None else tree.writes[0].name, steps,
+        context, total.name if total is not None else tree.writes[0].name, _steps(tree),
         tree.team is not None, sums > 0, row is not None, several is not None,
     )  # fmt: skip
     with owner.writer.block():
@@ -207,9 +206,13 @@ def _name(launch: Launch) -> str:
 def _extents(launch: Launch) -> tuple[Expr, ...]:
     """Of the loops that the kernel's work is in, as far as one statement's tells."""
     inside = [tree for tree in flat(launch.body) if isinstance(tree, Parallel)]
-    first = next((tree for tree in inside if tree.team is not None), None)
-    own = (first.count, first.team.extent) if first is not None and first.team is not None else ()
+    first = next((tree for tree in inside if tree.team is not None), inside[0] if inside else None)
+    own = () if first is None else _steps(first)
     return (*(axis.extent for axis in launch.kernel.axes), *own)
+
+
+def _steps(tree: Parallel) -> tuple[Expr, ...]:
+    return (tree.count, *(node.high for node in nodes(tree.body) if isinstance(node, Loop)))
 
 
 def _is_several(body: Sequence[HostNode]) -> bool:

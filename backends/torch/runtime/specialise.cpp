@@ -72,14 +72,31 @@ Kernel load_apart(const std::string& library) {
   return found;
 }
 
-Kernel Specialisations::find(const std::vector<int64_t>& slots, bool is_double, int device) const {
+const Specialisations::Made* Specialisations::made(const std::vector<int64_t>& slots, bool is_double,
+                                                   int device) const {
   for (const Made* made = made_.load(std::memory_order_acquire); made != nullptr;
        made = made->next) {
     if (made->is_double == is_double && made->device == device && made->slots == slots) {
-      return made->kernel;
+      return made;
     }
   }
   return nullptr;
+}
+
+Kernel Specialisations::find(const std::vector<int64_t>& slots, bool is_double, int device) const {
+  const Made* const found = made(slots, is_double, device);
+  return found == nullptr ? nullptr : found->kernel;
+}
+
+Kernel Specialisations::find_ready(const std::vector<int64_t>& slots, bool is_double,
+                                   int device) const {
+  const Made* const found = made(slots, is_double, device);
+  if (found == nullptr) return nullptr;
+  if (!found->has_run.load(std::memory_order_relaxed)) {
+    if (gpu::is_capturing(device)) return nullptr;
+    found->has_run.store(true, std::memory_order_relaxed);
+  }
+  return found->kernel;
 }
 
 void Specialisations::add(std::vector<int64_t> slots, bool is_double, Kernel kernel, int device) {
@@ -232,11 +249,11 @@ Tensors run_tuned(Specialisations& own, const SpecialisationPolicy* policy,
   const bool wide = is_double(tensors);
   const at::Device where = call_device();
   const int device = where.is_cuda() ? where.index() : 0;
-  Kernel kernel = own.find(slots, wide, device);
+  Kernel kernel = own.find_ready(slots, wide, device);
   if (kernel == nullptr && searches && !gpu::is_capturing(device) &&
       own.is_first(slots, wide, device)) {
     policy->search(own.name(), slots, wide, device, tensors, ints, results);
-    kernel = own.find(slots, wide, device);
+    kernel = own.find_ready(slots, wide, device);
   }
   if (kernel == nullptr) return call(general);
   try {

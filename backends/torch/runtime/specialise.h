@@ -56,6 +56,8 @@ class Specialisations {
 
   // The kernel for a call with those slots, null where there is none.
   Kernel find(const std::vector<int64_t>& slots, bool is_double, int device = kOnCpu) const;
+  // The same on a GPU, but for one that would have to be loaded while a graph is recorded.
+  Kernel find_ready(const std::vector<int64_t>& slots, bool is_double, int device) const;
   void add(std::vector<int64_t> slots, bool is_double, Kernel kernel, int device = kOnCpu);
   // Whether there are kernels for GPUs.
   bool is_tuned() const { return is_tuned_.load(std::memory_order_acquire); }
@@ -80,6 +82,7 @@ class Specialisations {
     int device;
     Kernel kernel;
     const Made* next;
+    mutable std::atomic<bool> has_run{false};  // on a GPU
   };
   struct Seen {
     std::vector<int64_t> slots;
@@ -89,6 +92,7 @@ class Specialisations {
     int64_t nanoseconds = 0;
   };
 
+  const Made* made(const std::vector<int64_t>& slots, bool is_double, int device) const;
   Seen* seen(const std::vector<int64_t>& slots, bool is_double);
   bool may_ask(const SpecialisationPolicy& policy);
 
