@@ -176,11 +176,12 @@ def courses(found: Sequence[Record], theme: Theme) -> Figure:
     from loma.tools.pictures import DPI, headed, plain
 
     devices = [name for name in ("cpu", "cuda") if any(one["device"] == name for one in found)]
-    figure = Figure(figsize=(5.2 * len(devices), 4.6), dpi=DPI, layout="constrained")
-    figure.get_layout_engine().set(rect=(0, 0, 1, 0.87))  # type: ignore[union-attr]
+    figure = Figure(figsize=(5.2 * len(devices), 4.6), dpi=DPI)
     title = "The best kernel so far, as a part of the usual one's time"
-    headed(figure, title, "a line for each kernel, over the seconds of its search", theme)
+    note = "a line for each kernel, over the seconds of its search; a dot is what was adopted"
+    headed(figure, title, note, theme)
     panels = figure.subplots(1, len(devices), squeeze=False)[0]
+    figure.subplots_adjust(left=0.05, right=0.97, top=0.8, bottom=0.12, wspace=0.14)
     for device, axes in zip(devices, panels, strict=True):
         _lines([one for one in found if one["device"] == device], axes, theme)
         axes.set_title({"cpu": "CPU", "cuda": "GPU"}[device], loc="left", fontsize=11)
@@ -198,6 +199,8 @@ def _lines(found: Sequence[Record], axes: Axes, theme: Theme) -> None:
         axes.step(
             times, best, style, where="post", color=colour, label=one["program"], linewidth=1.6
         )
+        adopted = one["tuned"] / one["usual"]
+        axes.plot([max(AFTER_SECONDS)], [adopted], "o", color=colour, clip_on=False, zorder=3)
     axes.set_xscale("log")
     axes.set_xticks([1, 5, 20, 100], ["1", "5", "20", "100"])
     axes.minorticks_off()
@@ -205,7 +208,7 @@ def _lines(found: Sequence[Record], axes: Axes, theme: Theme) -> None:
     axes.set_ylim(0.0, 1.05)
     axes.set_xlabel("seconds of the search")
     axes.grid(linewidth=0.8)
-    axes.legend(frameon=False, fontsize=8, ncols=2, loc="lower left")
+    axes.legend(frameon=False, fontsize=7.5, ncols=3, loc="lower left")
 
 
 def main() -> None:
@@ -280,6 +283,7 @@ def _take_turns(path: Path) -> None:
 def shown(files: Sequence[Path], plot: Path | None) -> None:
     """Prints the table of results in files, and draws their searches."""
     found = [one for path in files for one in json.loads(path.read_text("utf-8"))]
+    found.sort(key=lambda one: (one["device"], one["program"]))  # of one colour on all devices
     print(table(found))
     if plot is not None:
         from loma.tools.pictures import save_themes

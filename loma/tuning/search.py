@@ -3,8 +3,8 @@
 A candidate is what it takes other than the usual ways. The search goes from the best one so far to
 those that differ from it in one choice, first to where a :class:`Model` expects most. Measurement
 decides: a candidate is called in turn with the best one, given up when it is clearly slower, and
-takes the best one's place when it is faster. In the end the best has to be faster than the usual
-ways once more, in a run of their own.
+takes the best one's place when it is faster, also beside the usual one. In the end the best has to
+be faster than the usual ways once more, in a run of their own.
 
 Nothing here knows what is chosen, nor what a candidate is made of.
 """
@@ -179,7 +179,7 @@ class Search:
                     batch, self._maker.make([taken for taken, _ in batch]), strict=True
                 ):
                     if call is not None:
-                        best = self._measured(best, taken, lowered, call, repeats)
+                        best = self._measured(usual, best, taken, lowered, call, repeats)
                     self._progress(self._gone(), seconds * best.ratio)
                 slowest = max(0.5 * slowest, self._clock() - started)
         except KeyboardInterrupt:  # what is found so far counts
@@ -227,15 +227,16 @@ class Search:
         yield from neighbours(best.taken, best.choices, self._model)
 
     def _measured(
-        self, best: _Best, taken: Taken, lowered: Lowered, call: Call, repeats: int
+        self, usual: _Best, best: _Best, taken: Taken, lowered: Lowered, call: Call, repeats: int
     ) -> _Best:
         ratio = self._ratio(call, best.call, repeats)
         self._learn(best, taken, lowered, ratio)
+        own = best.ratio * ratio
         if ratio < _BETTER:
-            best = _Best(taken, lowered.choices, call, best.ratio * ratio)
-            own = best.ratio
-        else:
-            own = best.ratio * ratio
+            # Beside the usual one: products of ratios would add up what was fast by chance.
+            own = self._ratio(call, usual.call, repeats)
+            if own < _BETTER * best.ratio:
+                best = _Best(taken, lowered.choices, call, own)
         self.trials.append(Trial(taken, self._gone(), own, best.ratio))
         return best
 
