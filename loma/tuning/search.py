@@ -25,7 +25,7 @@ Call: TypeAlias = Callable[[], object]
 ADOPTED = 0.97  # the part of the usual time that a winner may take at most
 _BETTER = 0.99  # that of the best time so far
 _GIVEN_UP = {0: 2.0, 1: 1.3, 3: 1.1, 5: 1.05}  # after which round a candidate above that is left
-_ROUNDS = 9
+_ROUNDS, _BESIDE_USUAL = 9, 5
 _CALLS = 3  # of a sample, at least
 _CONFIRMING = 15
 _SAMPLE_SECONDS = 2e-3
@@ -234,7 +234,7 @@ class Search:
         own = best.ratio * ratio
         if ratio < _BETTER:
             # Beside the usual one: products of ratios would add up what was fast by chance.
-            own = self._ratio(call, usual.call, repeats)
+            own = self._ratio(call, usual.call, repeats, _BESIDE_USUAL)
             if own < _BETTER * best.ratio:
                 best = _Best(taken, lowered.choices, call, own)
         self.trials.append(Trial(taken, self._gone(), own, best.ratio))
@@ -267,12 +267,12 @@ class Search:
             best = min(best, self._clock() - start)
         return best
 
-    def _ratio(self, call: Call, other: Call, repeats: int) -> float:
+    def _ratio(self, call: Call, other: Call, repeats: int, rounds: int = _ROUNDS) -> float:
         """How many times the other's time a call takes, roughly where it is clearly slower."""
         ratios: list[float] = []
         own = theirs = math.inf
         call()
-        for turn in range(_ROUNDS):
+        for turn in range(rounds):
             ratio, seconds = self._pair(call, other, repeats, turn)
             ratios.append(ratio)
             own, theirs = min(own, ratio * seconds), min(theirs, seconds)
