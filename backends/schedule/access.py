@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from loma.backends.schedule.marks import EXISTS
 from loma.core import sizes
 from loma.core.bounds import stays_inside
 from loma.core.ir import (
@@ -139,7 +140,11 @@ def reads(expr: Expr, axes: tuple[Axis, ...]) -> Iterable[tuple[Index, tuple[Axi
 def steps(expr: Expr) -> int:
     """About how many steps of arithmetic an element counts: one, or more where the expression holds
     anything but element reads and arithmetic."""
-    dear = any(isinstance(node, Builtin | Call | Op | Reduce) for node in walk(expr))
+    dear = any(
+        isinstance(node, Builtin | Call | Op | Reduce)
+        and not (isinstance(node, Builtin) and node.name == EXISTS)
+        for node in walk(expr)
+    )
     return _EXPENSIVE if dear else 1
 
 
