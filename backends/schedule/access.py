@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from loma.backends.schedule.marks import EXISTS
 from loma.core import sizes
-from loma.core.bounds import stays_inside
 from loma.core.ir import (
     INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, Op, Reduce, Var, ZeroPad,
 )  # fmt: skip
@@ -84,13 +83,13 @@ def analyse(
     it provably stays inside: no check before the loops can tell.
     """
     varying = ragged(axes)
-    dims, extents = context.dims(read.base), context.extents(axes)
+    dims = context.dims(read.base)
     subscripts: list[Subscript] = []
     coefficients: dict[str, Expr] = {}
     rest: Expr = ZERO
     for dim, (expr, stride) in enumerate(zip(read.subscripts, strides(dims), strict=True)):
         varies = sizes.mentions(expr, varying)
-        loose = varies and not stays_inside(expr, dims[dim], extents, context.is_size)
+        loose = varies and not context.stays_inside(expr, dims[dim], axes)
         parts = None if loose else sizes.affine(expr, tuple(axes))
         subscripts.append(Subscript(expr, dim, dims[dim], stride, parts))
         if parts is None:
