@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from loma import config
 from loma.backends.lowering import together
+from loma.backends.lowering.borders import at_borders
 from loma.backends.lowering.frames import may_throw
 from loma.backends.lowering.interleaved import apart, written_out
 from loma.backends.lowering.nest import Bounds
@@ -106,6 +107,8 @@ def _without_divisions(
     if context.make_tree is not None:
         made = context.make_tree(context, stmt, kind, body, axes, assign, source, beside)
         return [*nodes, made]
+    if context.machine.lanes > 1:
+        body = at_borders(context, axes, body)
     axes, body = written_out(context, stmt.target, kind, body, axes)
     nest = StatementNest(context, axes)
     plan = make_plan(nest, stmt, kind, body, axes, assign, beside)
