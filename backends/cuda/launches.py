@@ -30,7 +30,7 @@ from loma.backends.cuda.sweeps import write_sweep
 from loma.backends.lowering.index_statements import COUNTER
 from loma.backends.openmp import launches as host
 from loma.backends.schedule.host import (
-    Buffer, Clear, Either, HostNode, Launch, PairsPass, Pass, Serial, Stream, flat,
+    Buffer, Clear, Either, HostNode, Launch, PairsPass, Pass, Serial, Spread, Stream, flat,
 )  # fmt: skip
 from loma.backends.schedule.ir import (
     AllReduce, InPlace, Loop, Node, Parallel, Store, dtype_of,
@@ -55,6 +55,8 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
             _write_statement(owner, node)
         case Launch():
             _write_launch(owner, node)
+        case Spread():
+            _write_spread(owner, node)
         case Serial(source, body):
             write_serial(owner, node.writes, body, (source,))
         case Clear(var):
@@ -187,6 +189,15 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
             *(["workspace_.far()"] if buffers else []),
             private=bool(buffers),
         )  # fmt: skip
+
+
+def _write_spread(owner: HostWriter, node: Spread) -> None:
+    context, writer = owner.context, owner.writer
+    given = c.list_text((context.ints(node.iterations), context.ints(node.work)))
+    with writer.block(f"if (loma::gpu::fills({given}))"):
+        owner.nodes((node.launch,))
+    with writer.block("else"):
+        owner.nodes(node.otherwise)
 
 
 def _is_several(body: Sequence[HostNode]) -> bool:

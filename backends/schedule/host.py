@@ -310,6 +310,18 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """``launch``, unless it has few ``iterations`` of much ``work`` each, and so leaves most of the
+    device idle: then ``otherwise``, the kernel's statements one after the other, each with as many
+    threads as it can have. ``work``: steps of arithmetic for each launch that these take."""
+
+    launch: Launch
+    iterations: Expr
+    work: Expr
+    otherwise: tuple[HostNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Stream:
     """Panels of an axis: as many values as keep temporaries, of ``bytes`` for each value, in
     ``cache`` bytes, but enough to be worth reading ``operands`` bytes for every panel, and
@@ -375,7 +387,7 @@ class Either:
 HostNode: TypeAlias = (
     Reserve | Allocate | Clear | Permute | Later | CheckRange | CheckSome | CheckOnce
     | Contract | Convolve | Run | Unit | Branch | Count | Repeat | Serial | Launch | Stream
-    | Pass | PairsPass | Either | Parallel | InPlace
+    | Spread | Pass | PairsPass | Either | Parallel | InPlace
 )  # fmt: skip
 
 

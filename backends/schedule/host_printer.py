@@ -10,7 +10,7 @@ from loma.backends.schedule.host import (
     Allocate, Arranged, Branch, Bytes, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve,
     Operand,
     Count, Either, HostNode, Later, Launch, Meeting, PairsPass, Pass, Permute, Piece, Repeat,
-    Reserve, Run, Serial, Stream, Unit,
+    Reserve, Run, Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.printer import INDENT, indented, name, named, print_tree, text
@@ -84,6 +84,9 @@ def _node(node: HostNode) -> list[str]:
             return [f"on one thread:  # writes {', '.join(sorted(writes))}", *_block(body)]
         case Launch():
             return _launch(node)
+        case Spread(launch, iterations, work, otherwise):
+            many = f"if {text(iterations)} iterations of {text(work)} steps fill the device:"
+            return [many, *_block((launch,)), "otherwise:", *_block(otherwise)]
         case Stream():
             return _stream(node)
         case Pass():

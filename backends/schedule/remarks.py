@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from loma.backends.schedule.host import (
-    Branch, Contract, Convolve, Count, Either, HostNode, Later, Pass, Repeat, Serial, Stream, Unit,
+    Branch, Contract, Convolve, Count, Either, HostNode, Later, Pass, Repeat, Serial, Spread,
+    Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Let, Parallel, Store
 from loma.backends.schedule.printer import text
@@ -35,6 +36,8 @@ def remarks(tree: Sequence[HostNode], machine: Target) -> Callable[[Stmt], str]:
                 case Count(body=body) | Repeat(body=body) | Stream(body=body):
                     visit(body)
                 case Pass(otherwise=otherwise):
+                    visit(otherwise)
+                case Spread(otherwise=otherwise):
                     visit(otherwise)
                 case Either(then=then, otherwise=otherwise):
                     visit((*then, *otherwise))

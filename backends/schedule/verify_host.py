@@ -10,8 +10,8 @@ from typing import assert_never
 
 from loma.backends.schedule.host import (
     Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, Either,
-    HostNode, Later, Launch, PairsPass, Pass, Permute, Piece, Repeat, Reserve, Run, Serial, Stream,
-    Unit,
+    HostNode, Later, Launch, PairsPass, Pass, Permute, Piece, Repeat, Reserve, Run, Serial, Spread,
+    Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.host_printer import head
 from loma.backends.schedule.ir import InPlace, Parallel
@@ -150,6 +150,11 @@ class _Verifier:
                 self.serial, self.writes = False, before
             case Launch():
                 self.launch(node)
+            case Spread(launch, iterations, work, otherwise):
+                self.alone()
+                self.ints(iterations, work)
+                self.launch(launch)
+                self.inside(otherwise)
             case Stream():
                 self.stream(node)
             case Pass():

@@ -29,7 +29,7 @@ from loma.backends.schedule.host import (
     Allocate, Arranged, Branch, Buffer, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve,
     Operand,
     Count, Either, HostNode, Later, Launch, PairsPass, Pass, Permute, Piece, Repeat, Reserve, Run,
-    Serial, Stream, Unit,
+    Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core.effects import written
@@ -163,6 +163,9 @@ class _Host:
                 self.nodes(body)
             case Launch():
                 self.launch(node)
+            case Spread(launch, iterations, work, otherwise):
+                self.whole(iterations), self.whole(work)
+                self.nodes(otherwise if self.machine.rng.random() < 0.5 else (launch,))
             case Stream():
                 self.stream(node)
             case Pass(otherwise=otherwise) | Either(otherwise=otherwise):

@@ -42,6 +42,13 @@ inline int64_t block_size(int64_t extent, int64_t bytes) {
   return size;
 }
 
+// Whether so many iterations of a fused kernel keep a GPU busy, or are soon done: a launch of its own
+// for each statement costs about as much as `kLaunch` steps of one team, a processor's.
+inline bool fills(int64_t iterations, int64_t work) {
+  constexpr int64_t kFew = 64, kLaunch = 1 << 16;
+  return iterations >= kFew || work < kLaunch;
+}
+
 // The most private memory of an iteration that is all near its threads, in shared memory where a
 // device has so much.
 constexpr int64_t kMostNear = (227 << 10) - (18 << 10);
