@@ -193,7 +193,7 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
 
 def _write_spread(owner: HostWriter, node: Spread) -> None:
     context, writer = owner.context, owner.writer
-    given = c.list_text((context.ints(node.iterations), context.ints(node.work)))
+    given = c.list_text(map(context.ints, (node.iterations, node.work, node.launches)))
     with writer.block(f"if (loma::gpu::fills({given}))"):
         owner.nodes((node.launch,))
     with writer.block("else"):

@@ -340,7 +340,7 @@ class Lowering:
         if work is None:
             return [*nodes, launch]
         iterations = spread.iterations(kernel, one)
-        return [*nodes, Spread(launch, iterations, work, self._one_by_one(kernel))]
+        return [*nodes, Spread(launch, iterations, *work, self._one_by_one(kernel))]
 
     def _one_by_one(self, kernel: Kernel) -> tuple[HostNode, ...]:
         """A kernel's statements with the tensors that are private to its iterations."""

@@ -29,9 +29,9 @@ def iterations(kernel: Kernel, single: bool) -> Expr:
     return Binary("//", sizes.total((count, IntConst(_BLOCK - 1))), IntConst(_BLOCK), INT)
 
 
-def work(kernel: Kernel, single: bool) -> Expr | None:
-    """About how many steps of arithmetic one of them has for each kernel that its statements would
-    be; None where nobody can say, or it is few whatever the sizes are."""
+def work(kernel: Kernel, single: bool) -> tuple[Expr, Expr] | None:
+    """About how many steps of arithmetic one of them has, and how many launches the statements
+    would be; None where nobody can say, or steps are few whatever the sizes are."""
     if kernel.blocks is not None or any(isinstance(s, While) for s in statements(kernel.source)):
         return None
     own = {axis.name for axis in kernel.axes}
@@ -45,7 +45,7 @@ def work(kernel: Kernel, single: bool) -> Expr | None:
         return None
     if any(sizes.mentions(each, own | written(kernel.body)) for each in (all_, starts)):
         return None
-    return Binary("//", all_, starts, INT)
+    return all_, starts
 
 
 def _of(body: tuple[Stmt, ...], own: AbstractSet[str]) -> tuple[Expr, Expr]:

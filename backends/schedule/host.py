@@ -313,11 +313,12 @@ class Launch:
 class Spread:
     """``launch``, unless it has few ``iterations`` of much ``work`` each, and so leaves most of the
     device idle: then ``otherwise``, the kernel's statements one after the other, each with as many
-    threads as it can have. ``work``: steps of arithmetic for each launch that these take."""
+    threads as it can have. ``work``: steps of arithmetic; ``launches``: those of the statements."""
 
     launch: Launch
     iterations: Expr
     work: Expr
+    launches: Expr
     otherwise: tuple[HostNode, ...]
 
 

@@ -84,9 +84,10 @@ def _node(node: HostNode) -> list[str]:
             return [f"on one thread:  # writes {', '.join(sorted(writes))}", *_block(body)]
         case Launch():
             return _launch(node)
-        case Spread(launch, iterations, work, otherwise):
-            many = f"if {text(iterations)} iterations of {text(work)} steps fill the device:"
-            return [many, *_block((launch,)), "otherwise:", *_block(otherwise)]
+        case Spread(launch, iterations, work, launches, otherwise):
+            many = f"{text(iterations)} iterations of {text(work)} steps"
+            head = f"if {many} fill the device, not {text(launches)} launches:"
+            return [head, *_block((launch,)), "otherwise:", *_block(otherwise)]
         case Stream():
             return _stream(node)
         case Pass():

@@ -150,9 +150,9 @@ class _Verifier:
                 self.serial, self.writes = False, before
             case Launch():
                 self.launch(node)
-            case Spread(launch, iterations, work, otherwise):
+            case Spread(launch, iterations, work, launches, otherwise):
                 self.alone()
-                self.ints(iterations, work)
+                self.ints(iterations, work, launches)
                 self.launch(launch)
                 self.inside(otherwise)
             case Stream():

@@ -163,8 +163,8 @@ class _Host:
                 self.nodes(body)
             case Launch():
                 self.launch(node)
-            case Spread(launch, iterations, work, otherwise):
-                self.whole(iterations), self.whole(work)
+            case Spread(launch, iterations, work, launches, otherwise):
+                [self.whole(each) for each in (iterations, work, launches)]
                 self.nodes(otherwise if self.machine.rng.random() < 0.5 else (launch,))
             case Stream():
                 self.stream(node)

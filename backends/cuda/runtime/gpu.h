@@ -44,9 +44,9 @@ inline int64_t block_size(int64_t extent, int64_t bytes) {
 
 // Whether so many iterations of a fused kernel keep a GPU busy, or are soon done: a launch of its own
 // for each statement costs about as much as `kLaunch` steps of one team, a processor's.
-inline bool fills(int64_t iterations, int64_t work) {
+inline bool fills(int64_t iterations, int64_t work, int64_t launches) {
   constexpr int64_t kFew = 64, kLaunch = 1 << 16;
-  return iterations >= kFew || work < kLaunch;
+  return iterations >= kFew || work < kLaunch * launches;
 }
 
 // The most private memory of an iteration that is all near its threads, in shared memory where a
