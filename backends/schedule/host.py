@@ -113,6 +113,24 @@ class CheckOnce:
     needs: tuple[Expr, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """``count`` additions to elements that data name, of which several may be the same.
+
+    ``noted`` fills ``cells`` with the number of each one's element. ``order`` are the additions
+    sorted by that, those to one element in their order; ``lengths``, for each place there, how many
+    to its element begin there, 0 where one has begun before. ``together`` then adds up. For few
+    additions all of that is left out, and ``otherwise`` makes one after the other."""
+
+    cells: Var
+    order: Var
+    lengths: Var
+    count: Expr
+    noted: tuple[HostNode, ...]
+    together: tuple[HostNode, ...]
+    otherwise: tuple[HostNode, ...]
+
+
 # ----------------------------------------------------------------------------- library routines
 
 
@@ -388,7 +406,7 @@ class Either:
 HostNode: TypeAlias = (
     Reserve | Allocate | Clear | Permute | Later | CheckRange | CheckSome | CheckOnce
     | Contract | Convolve | Run | Unit | Branch | Count | Repeat | Serial | Launch | Stream
-    | Spread | Pass | PairsPass | Either | Parallel | InPlace
+    | Group | Spread | Pass | PairsPass | Either | Parallel | InPlace
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from loma.backends.schedule.host import (
-    Branch, Contract, Convolve, Count, Either, HostNode, Later, Pass, Repeat, Serial, Spread,
+    Branch, Contract, Convolve, Count, Either, Group, HostNode, Later, Pass, Repeat, Serial, Spread,
     Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Let, Parallel, Store
@@ -81,6 +81,8 @@ def _gpu_words(nodes: Sequence[HostNode]) -> Iterator[str]:
                 yield own + waits
             case InPlace():
                 yield "a kernel of one thread"
+            case Group():
+                yield "sorted by element, then a kernel over elements"
             case Later(body=body):
                 yield from _gpu_words(body)
             case _:

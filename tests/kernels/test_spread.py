@@ -30,6 +30,11 @@ def grown(x : In[Tensor[B, H, W]], w : In[Tensor[L, L + 1]]) -> Tensor[B, L + 1,
         y[b, l + 1, h, w_] = tanh(sum(w[l, c] * zero_pad(y[b, c, h + l - 1, w_ + 1 - p])
                                       for c in range(l + 1) for p in range(3)))
     return y
+
+def filters(x : In[Tensor[C, H, W]], y : In[Tensor[O, H, W]]) -> Tensor[O, C, 3]:
+    k : Tensor[O, C, 3]
+    k[o, c, p] = sum(y[o, h, w] * zero_pad(x[c, h + p - 1, w]) for h in H for w in W)
+    return k
 """
 
 
@@ -71,6 +76,22 @@ def test_loops(module: Any, sizes: tuple[int, ...]) -> None:
     shapes = ((batch, rows, columns), (depth, depth + 1))
     args = [torch.randn(s, dtype=torch.float64, generator=generator) for s in shapes]
     _compare(module.grown, grown, args)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 70, 40), (1, 2, 3, 3000), (4, 1, 3000, 1), (1, 1, 0, 5),
+                                   (2, 2, 1, 1)])  # fmt: skip
+def test_blocks_share_two_loops(module: Any, sizes: tuple[int, ...]) -> None:
+    outputs, channels, rows, columns = sizes
+    generator = torch.Generator().manual_seed(7)
+    shapes = ((channels, rows, columns), (outputs, rows, columns))
+    args = [torch.randn(s, dtype=torch.float64, generator=generator) for s in shapes]
+    _compare(module.filters, filters, args)
+
+
+def filters(x: Tensor, y: Tensor) -> Tensor:
+    rows = x.shape[1]
+    near = torch.nn.functional.pad(x, (0, 0, 1, 1))
+    return torch.stack([torch.einsum("ohw,chw->oc", y, near[:, p : p + rows]) for p in range(3)], 2)
 
 
 def _compare(found: Any, expected: Any, args: list[Tensor], *numbers: int) -> None:
