@@ -70,7 +70,7 @@ int sums_beside(int64_t count, int64_t extent) {
 }  // namespace
 
 Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits, int beside,
-                            int64_t several) {
+                            int64_t several, int64_t around) {
   Geometry g;
   g.threads = kBlock;
   if (inner > 1) {
@@ -90,7 +90,9 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
   const int64_t threads = count * g.team;
   if (splits && threads < kFew) {
     const int64_t wanted = (kFull + threads - 1) / std::max<int64_t>(threads, 1);
-    g.slices = std::max<int64_t>(1, std::min({wanted, inner / kLeastSlice, kMostSlices}));
+    const int64_t steps = inner * std::max<int64_t>(around, 1);
+    g.slices = std::max<int64_t>(1, std::min({wanted, steps / kLeastSlice, kMostSlices}));
+    if (around > 1 && g.slices > around) g.slices -= g.slices % around;
   }
   return g;
 }

@@ -109,11 +109,11 @@ void bind_gpu(py::module_& python) {
   });
   python.def(
       "statement_geometry",
-      [](int64_t count, int64_t inner, bool across, bool splits, int64_t several) {
-        return as_dict(gpu::statement_geometry(count, inner, across, splits, 4, several));
+      [](int64_t count, int64_t inner, bool across, bool splits, int64_t several, int64_t around) {
+        return as_dict(gpu::statement_geometry(count, inner, across, splits, 4, several, around));
       },
       py::arg("count"), py::arg("inner"), py::arg("across"), py::arg("splits"),
-      py::arg("several") = 0);
+      py::arg("several") = 0, py::arg("around") = 1);
   python.def("fused_geometry", [](int64_t count, int64_t inner, int64_t bytes, int64_t most, int64_t far) {
     return as_dict(gpu::fused_geometry(count, inner, bytes, most, far));
   }, py::arg("count"), py::arg("inner"), py::arg("bytes"), py::arg("most"), py::arg("far") = 0);
