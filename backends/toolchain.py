@@ -40,7 +40,7 @@ MEMORY_LIBRARY = "libloma_memory.so"
 _CORE = (
     "arguments caller dispatch made autograd tangents batching autocast memory specialise each once"
     " kernels light_tensors checks call_device gpu_geometry gpu_driver gpu_kernels gpu_launch"
-    " gpu_reports gpu_scan"
+    " gpu_reports gpu_scan gpu_groups"
 )
 _PARTS = {
     "core": _CORE,

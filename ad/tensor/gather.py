@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 from loma.core import builder as b, sizes
 from loma.core.axes import standalone
@@ -23,6 +24,7 @@ def gather(
     names: Names,
     is_size: IsSize = lambda name: False,
     fixed: bool = False,
+    ranges: Mapping[str, Expr] = MappingProxyType({}),
 ) -> tuple[Index, Expr, tuple[Axis, ...]] | None:
     """``dX[h + p] += value`` as a statement over X's own index x, with ``h = x - p``: its target,
     value and axes.
@@ -30,7 +32,8 @@ def gather(
     For each subscript one axis with coefficient 1 or -1 is solved for; what is read at it turns
     into a read inside ``zero_pad``, and the value counts only where the axis is inside its range.
     None when a subscript has no such axis. Those that surely stay inside with an axis of their own
-    remain as they are; ``fixed``: subscripts without any axis are inside.
+    remain as they are; ``fixed``: subscripts without any axis are inside; ``ranges``: those of
+    counters of loops around.
     """
     assert isinstance(place.base.type, TensorType)
     assert place.base.type.dims is not None
@@ -51,7 +54,7 @@ def gather(
     counts = [free_variables(s) for s in place.subscripts]
     stays = [
         (isinstance(s, Var) and (s.name not in extents or sizes.equal(extents[s.name], dim)))
-        or (_is_alone(counts, k, extents) and stays_inside(s, dim, extents, is_size))
+        or (_is_alone(counts, k, extents) and stays_inside(s, dim, {**ranges, **extents}, is_size))
         for k, (s, dim) in enumerate(zip(place.subscripts, dims, strict=True))
     ]
     bare = {name for names, stay in zip(counts, stays, strict=True) if stay for name in names}

@@ -233,7 +233,7 @@ class _Point:
             if self._is_safe(one, known):
                 found = gather(
                     place, one.selected, self.axes, self.context.names, self.context.is_size,
-                    one.padded,
+                    one.padded, self.context.ranges(),
                 )  # fmt: skip
             stmt = self._where(place, one, known) if found is None else self._statement(*found)
         if around:

@@ -12,7 +12,8 @@ from loma.backends.kernels.sharing import Routine
 from loma.backends.schedule.choices import Choices
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.host import (
-    Clear, Contract, Convolve, Either, HostNode, Launch, PairsPass, Pass, Serial, Stream,
+    Clear, Contract, Convolve, Either, Group, HostNode, Launch, PairsPass, Pass, Serial, Spread,
+    Stream,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.target import Target
@@ -20,7 +21,17 @@ from loma.core.ir import Function, IndexAssign
 
 Library: TypeAlias = Contract | Convolve
 DeviceNode: TypeAlias = (
-    Parallel | InPlace | Launch | Stream | Pass | PairsPass | Either | Serial | Clear
+    Parallel
+    | InPlace
+    | Launch
+    | Group
+    | Spread
+    | Stream
+    | Pass
+    | PairsPass
+    | Either
+    | Serial
+    | Clear
 )
 
 

@@ -30,7 +30,7 @@ from loma.backends.cuda.sweeps import write_sweep
 from loma.backends.lowering.index_statements import COUNTER
 from loma.backends.openmp import launches as host
 from loma.backends.schedule.host import (
-    Buffer, Clear, Either, HostNode, Launch, PairsPass, Pass, Serial, Stream, flat,
+    Buffer, Clear, Either, Group, HostNode, Launch, PairsPass, Pass, Serial, Spread, Stream, flat,
 )  # fmt: skip
 from loma.backends.schedule.ir import (
     AllReduce, InPlace, Loop, Node, Parallel, Store, dtype_of,
@@ -41,7 +41,7 @@ from loma.core.effects import assigned, counters
 from loma.core.ir import INT, Builtin, Expr, Index, IntConst, Var
 from loma.core.walk import walk
 
-_ONE = IntConst(1)
+_NONE, _ONE = IntConst(0), IntConst(1)
 
 
 def write(owner: HostWriter, node: DeviceNode) -> None:
@@ -55,6 +55,10 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
             _write_statement(owner, node)
         case Launch():
             _write_launch(owner, node)
+        case Group():
+            _write_group(owner, node)
+        case Spread():
+            _write_spread(owner, node)
         case Serial(source, body):
             write_serial(owner, node.writes, body, (source,))
         case Clear(var):
@@ -115,7 +119,12 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
         inner = c.item_text(context.ints(tree.team.extent))
         across = tree.team.across
         sums = reductions if tree.team.splits else 0
-    more = () if several is None else (c.item_text(context.ints(several.extent)),)
+    more: tuple[str, ...] = ()
+    around = None if tree.team is None or sums == 0 else tree.team.around
+    if several is not None or around is not None:
+        more = (c.item_text(context.ints(_NONE if several is None else several.extent)),)
+    if around is not None:
+        more = (*more, c.item_text(context.ints(around)))
     shape = shapes.of_statement(
         context, total.name if total is not None else tree.writes[0].name, _steps(tree),
         tree.team is not None, sums > 0, row is not None, several is not None,
@@ -193,6 +202,30 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
             *(["workspace_.far()"] if buffers else []),
             private=bool(buffers), shape=shapes.of_fused(context, _name(launch), _extents(launch)),
         )  # fmt: skip
+
+
+def _write_group(owner: HostWriter, node: Group) -> None:
+    context, writer = owner.context, owner.writer
+    cells, order, lengths = (
+        context.variable(var) for var in (node.cells, node.order, node.lengths)
+    )
+    shape = c.list_text(map(context.ints, sizes.dims_of(node.cells)))
+    with writer.block(f"if (loma::gpu::are_many({c.item_text(context.ints(node.count))}))"):
+        writer.line(f"const loma::Tensor {cells} = loma::cells({{{shape}}});")
+        owner.nodes(node.noted)
+        writer.line(f"const auto [{order}, {lengths}] = loma::gpu::grouped({cells});")
+        owner.nodes(node.together)
+    with writer.block("else"):
+        owner.nodes(node.otherwise)
+
+
+def _write_spread(owner: HostWriter, node: Spread) -> None:
+    context, writer = owner.context, owner.writer
+    given = c.list_text(map(context.ints, (node.iterations, node.work, node.launches)))
+    with writer.block(f"if (loma::gpu::fills({given}))"):
+        owner.nodes((node.launch,))
+    with writer.block("else"):
+        owner.nodes(node.otherwise)
 
 
 def _name(launch: Launch) -> str:

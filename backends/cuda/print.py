@@ -84,6 +84,7 @@ class ThreadText(LoopText):
         is_sum = isinstance(tree, Parallel) and inside and _takes_one_sum(tree)
         self.puts = is_sum and isinstance(tree, Parallel) and _puts(tree)
         self.rows = is_sum and isinstance(tree, Parallel) and not (tree.team and tree.team.across)
+        self._part = "part_"  # what shares the loops that stand where it writes
         self._slots = 0  # of the reductions so far, where their parts go
         super().__init__(context, tree.writes)
 
@@ -146,14 +147,20 @@ class ThreadText(LoopText):
         return "if (part_.leads()) " * leads + super()._store(store)
 
     def _loop(self, writer: Writer, loop: Loop) -> None:
-        if loop.role != "shared":
+        if loop.role not in ("shared", "around"):
             super()._loop(writer, loop)
             return
         assert loop.without is None
-        span = self._ints(loop.low, loop.high)
-        head = f"[&](const int64_t {self.local(loop.counter)})"
-        with writer.block(f"loma::over(part_, {span}, {head}", ");"):
+        counter = f"const int64_t {self.local(loop.counter)}"
+        given = f"{self._part}, {self._ints(loop.low, loop.high)}"
+        if loop.role == "shared":
+            with writer.block(f"loma::over({given}, [&]({counter})", ");"):
+                self.nodes(writer, loop.body)
+            return
+        before, self._part = self._part, "inside_"
+        with writer.block(f"loma::around({given}, [&]({counter}, const auto& inside_)", ");"):
             self.nodes(writer, loop.body)
+        self._part = before
 
 
 class SeveralText(ThreadText):

@@ -24,7 +24,7 @@ from loma.backends.schedule.ir import (
     PARTS, QUOTIENT, Accumulator, AllReduce, If, InPlace, Kind, Let, Loop as LoopNode,
     Node, Parallel, Store, Team, builtin,
 )  # fmt: skip
-from loma.backends.schedule.walk import map_blocks, map_expressions, mentioned
+from loma.backends.schedule.walk import map_blocks, map_expressions, mentioned, nodes
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.ir import (
@@ -110,6 +110,7 @@ class _Nest(StatementNest):
         self._shared: list[tuple[Axis, Kind]] = []
         self._inside = False
         self._splits = True
+        self._around: Expr | None = None
 
     def splittable(self, value: Expr) -> list[Access]:
         return []
@@ -130,6 +131,12 @@ class _Nest(StatementNest):
         self._inside = False
         axis = self._longest(axes, body)
         self._shared.append((axis, kind))
+        others = [other for other in axes if other is not axis and _is_long(other)]
+        if self.context.kernel is None and others:
+            made = list(_around(tuple(nodes), axis.name, others[-1].name))
+            if made != nodes and self._around is None:
+                self._around = longest(self, others[-1].extent)
+            nodes = made
         dtype: Element = "int" if accumulator.type == INT else "float"
         return [*_shared(tuple(nodes), axis.name), AllReduce(accumulator, kind, dtype)], result
 
@@ -142,14 +149,31 @@ class _Nest(StatementNest):
         across = bool(flat) and score(flat[-1].name, found) > score(axis.name, found)
         splits = self._splits and self.context.kernel is None
         splits = splits and not any(kind in POSITIONS for _, kind in self._shared)
-        return Team(longest(self, axis.extent), across, splits)
+        around = self._around if splits else None
+        return Team(longest(self, axis.extent), across, splits, around=around)
 
     def _longest(self, axes: Sequence[Axis], body: Expr) -> Axis:
         """The axis of a reduction that is shared: that along which operands lie, unless it is
         short."""
         best = self.best(axes, body)
-        long = [axis for axis in axes if (sizes.constant(axis.extent) or _SHORT) >= _SHORT]
+        long = [axis for axis in axes if _is_long(axis)]
         return best if best in long or not long else self.best(long, body)
+
+
+def _is_long(axis: Axis) -> bool:
+    return (sizes.constant(axis.extent) or _SHORT) >= _SHORT
+
+
+def _around(block: tuple[Node, ...], axis: str, other: str) -> tuple[Node, ...]:
+    """With the loop over that other axis one whose values parts share, if the axis's is in it."""
+
+    def visit(node: Node) -> Node:
+        if isinstance(node, LoopNode) and node.counter.name == other:
+            inside = (n.counter.name for n in nodes((node,)) if isinstance(n, LoopNode))
+            return replace(node, role="around") if axis in inside else node
+        return map_blocks(node, lambda inner: tuple(map(visit, inner)))
+
+    return tuple(map(visit, block))
 
 
 def _shared(block: tuple[Node, ...], axis: str) -> tuple[Node, ...]:

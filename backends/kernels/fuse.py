@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from loma import config
 from loma.backends.kernels.beside import beside
+from loma.backends.kernels.counted import counted
 from loma.backends.kernels.ir import Chain, Kernel, Nested, Step, Panels, Sweep
 from loma.backends.kernels.parts import worth_it
 from loma.backends.kernels.private import make_kernel, make_kernel_with_sums, with_inner
@@ -41,6 +42,8 @@ def fuse(
     iteration has one value of all indices that its statements share, as there are many threads."""
     if "scans" in config.optimisations():
         function = peeled(scans(function, ("sum",), elementwise=flat))
+    if flat:
+        function = counted(function)
     names = Names(names_of(function))
     if not flat:  # sweeps know scores by products that stand alone
         function = with_starts(function, library, names)

@@ -15,6 +15,7 @@ from loma import config
 from loma.backends.lowering import together
 from loma.backends.lowering.borders import at_borders
 from loma.backends.lowering.frames import may_throw
+from loma.backends.lowering.grouped import Additions, are_additions
 from loma.backends.lowering.interleaved import apart, written_out
 from loma.backends.lowering.nest import Bounds
 from loma.backends.lowering.packing import packed
@@ -28,7 +29,7 @@ from loma.backends.schedule.access import (
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.divisions import without_divisions
 from loma.backends.schedule.guards import marked
-from loma.backends.schedule.host import CheckSome, Contract, Convolve, HostNode
+from loma.backends.schedule.host import CheckSome, Contract, Convolve, Group, HostNode
 from loma.backends.schedule.ir import (
     QUOTIENT, REMAINDER, If, InPlace, Kind, Let, Node, Parallel, builtin,
 )  # fmt: skip
@@ -105,7 +106,10 @@ def _without_divisions(
     if kind not in OF_NOTHING:
         nodes += _nonempty(stmt, kind, axes, line)
     if context.make_tree is not None:
-        made = context.make_tree(context, stmt, kind, body, axes, assign, source, beside)
+        made: HostNode = context.make_tree(context, stmt, kind, body, axes, assign, source, beside)
+        outside = context.kernel is None and not context.serial
+        if outside and are_additions(stmt, kind, body, axes, assign):
+            made = _grouped(context, Additions(context, stmt, body, axes), made, source)
         return [*nodes, made]
     if context.machine.lanes > 1:
         body = at_borders(context, axes, body)
@@ -113,6 +117,21 @@ def _without_divisions(
     nest = StatementNest(context, axes)
     plan = make_plan(nest, stmt, kind, body, axes, assign, beside)
     return [*nodes, _tree(context, nest, plan, source)]
+
+
+def _grouped(
+    context: FunctionContext, additions: Additions, otherwise: HostNode, source: Stmt
+) -> Group:
+    """Additions to what data name, those to one element by one thread."""
+    assert context.make_tree is not None
+    noted = index_statement(context, additions.noted(context), False, source)
+    stmt, body, axes = additions.together()
+    tree = context.make_tree(context, stmt, "sum", body, axes, False, source)
+    assert isinstance(tree, Parallel)
+    return Group(
+        additions.cells, additions.order, additions.lengths, additions.count, tuple(noted),
+        (additions.begun(tree),), (otherwise,),
+    )  # fmt: skip
 
 
 def _normalised(

@@ -14,7 +14,7 @@ from loma.backends.kernels.ir import (
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.kernels.sweeps import mentioned_in
-from loma.backends.lowering import joined, together
+from loma.backends.lowering import joined, spread, together
 from loma.backends.lowering.index_statements import index_statement, library_call
 from loma.backends.lowering.once import once_checks
 from loma.backends.lowering.serial import is_serial, tensors_in
@@ -24,11 +24,12 @@ from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
     Allocate, Branch, Buffer, Bytes, Clear, Contract, Convolve, Count, Either, HostNode, Later,
-    Launch, Numbers, PairsPass, Pass, Piece, Question, Repeat, Reserve, Run, Serial, Stream, Unit,
+    Launch, Numbers, PairsPass, Pass, Piece, Question, Repeat, Reserve, Run, Serial, Spread,
+    Stream, Unit,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.distinct import fill_together
-from loma.core.effects import assigned, written_places
+from loma.core.effects import assigned, declared, written_places
 from loma.core.ir import (
     INT, Assign, AtomicAdd, Axis, Binary, Declare, Expr, For, If, Index, IndexAssign, IntConst, Pop,
     Push, Reduce, Return, Stmt, TensorType, Var, While, Zero,
@@ -336,7 +337,31 @@ class Lowering:
             bytes_, body, frozenset(assigned(kernel.body)),
             1 if kernel.rows else context.machine.block_least, one,
         )  # fmt: skip
-        return [*nodes, launch]
+        work = spread.work(kernel, one) if context.machine.teams else None
+        if work is None:
+            return [*nodes, launch]
+        iterations = spread.iterations(kernel, one)
+        return [*nodes, Spread(launch, iterations, *work, self._one_by_one(kernel))]
+
+    def _one_by_one(self, kernel: Kernel) -> tuple[HostNode, ...]:
+        """A kernel's statements with the tensors that are private to its iterations."""
+        private, lazy, ready = self._private, dict(self._lazy), set(self._ready)
+        own = {var.name for var in kernel.private}
+        self._private = private - own
+        tensors = tensors_in(kernel.source)
+        nodes: list[HostNode] = []
+        for name in sorted(own - declared(kernel.source)):
+            var = tensors[name]
+            assert isinstance(var.type, TensorType)
+            self._lazy[name] = var.type
+            self._ready.discard(name)
+            self._touched.discard(name)
+            nodes.append(Reserve(var))
+            if name in kernel.zeroed:
+                nodes.append(self._allocate(name, True, False))
+        nodes += self.block(kernel.source, self._outermost)
+        self._private, self._lazy, self._ready = private, lazy, ready
+        return tuple(nodes)
 
     def _sweep(self, sweep: Sweep) -> Pass:
         """Both ways give memory to the results alone: other tensors of the statements exist in the

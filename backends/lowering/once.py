@@ -6,12 +6,12 @@ names, of the dimensions that the proof lacks; the runtime looks whether two are
 
 from __future__ import annotations
 
+from loma.backends.lowering.cells import cell
 from loma.backends.lowering.index_statements import index_statement
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.host import CheckOnce, HostNode
-from loma.core import builder as b
 from loma.core.distinct import Part, unproved
-from loma.core.ir import INT, Expr, Index, IndexAssign, IntConst, Select, TensorType, Var
+from loma.core.ir import INT, Index, IndexAssign, TensorType, Var
 from loma.core.printer import print_expr
 
 
@@ -27,7 +27,7 @@ def _check(context: FunctionContext, stmt: IndexAssign, part: Part) -> CheckOnce
     cells = context.temporary_tensor("cells", TensorType(extents, "int"))
     counters = tuple(Var(axis.name, INT) for axis in part.axes)
     dims = context.dims(target.base)
-    value = _cell([(target.subscripts[d], dims[d]) for d in part.dims])
+    value = cell([(target.subscripts[d], dims[d]) for d in part.dims])
     noted = IndexAssign(Index(cells, counters, INT), "=", value, part.axes, stmt.span)
     places = tuple(
         (print_expr(subscript), dim if d in part.dims else None)
@@ -39,20 +39,3 @@ def _check(context: FunctionContext, stmt: IndexAssign, part: Part) -> CheckOnce
         context.shown(target), context.show(target.tensor), context.line(stmt.span),
         tuple(axis.extent for axis in stmt.axes if axis.name not in names),
     )  # fmt: skip
-
-
-def _cell(subscripts: list[tuple[Expr, Expr]]) -> Expr:
-    """The number of an element among those of some dimensions; none of them where a subscript is
-    outside, which the statement itself reports."""
-    (cell, dim), *rest = subscripts
-    if not rest:
-        return cell
-    inside = _inside(cell, dim)
-    for subscript, size in rest:
-        cell = b.add(b.mul(cell, size), subscript)
-        inside = b.binary("and", inside, _inside(subscript, size))
-    return Select(inside, cell, IntConst(-1), INT)
-
-
-def _inside(subscript: Expr, size: Expr) -> Expr:
-    return b.binary("and", b.binary(">=", subscript, IntConst(0)), b.binary("<", subscript, size))

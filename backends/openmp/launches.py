@@ -21,7 +21,8 @@ from loma.backends.kernels.ir import Kernel, Until
 from loma.backends.openmp.print import write_tree
 from loma.backends.lowering.serial import tensors_in
 from loma.backends.schedule.host import (
-    Buffer, Bytes, Clear, Either, Launch, PairsPass, Pass, Question, Serial, Stream,
+    Buffer, Bytes, Clear, Either, Group, Launch, PairsPass, Pass, Question, Serial, Spread,
+    Stream,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core import sizes
@@ -48,7 +49,7 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
             _write_zeros(owner, var)
         case Pass(otherwise=otherwise) | Either(otherwise=otherwise):  # there are no matrix units
             owner.nodes(otherwise)
-        case PairsPass():
+        case PairsPass() | Group() | Spread():
             raise AssertionError(node)
         case _:
             assert_never(node)

@@ -113,6 +113,24 @@ class CheckOnce:
     needs: tuple[Expr, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """``count`` additions to elements that data name, of which several may be the same.
+
+    ``noted`` fills ``cells`` with the number of each one's element. ``order`` are the additions
+    sorted by that, those to one element in their order; ``lengths``, for each place there, how many
+    to its element begin there, 0 where one has begun before. ``together`` then adds up. For few
+    additions all of that is left out, and ``otherwise`` makes one after the other."""
+
+    cells: Var
+    order: Var
+    lengths: Var
+    count: Expr
+    noted: tuple[HostNode, ...]
+    together: tuple[HostNode, ...]
+    otherwise: tuple[HostNode, ...]
+
+
 # ----------------------------------------------------------------------------- library routines
 
 
@@ -331,6 +349,19 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """``launch``, unless it has few ``iterations`` of much ``work`` each, and so leaves most of the
+    device idle: then ``otherwise``, the kernel's statements one after the other, each with as many
+    threads as it can have. ``work``: steps of arithmetic; ``launches``: those of the statements."""
+
+    launch: Launch
+    iterations: Expr
+    work: Expr
+    launches: Expr
+    otherwise: tuple[HostNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Stream:
     """Panels of an axis: as many values as keep temporaries, of ``bytes`` for each value, in
     ``cache`` bytes, but enough to be worth reading ``operands`` bytes for every panel, and
@@ -402,7 +433,7 @@ class Either:
 HostNode: TypeAlias = (
     Reserve | Allocate | Clear | Permute | Later | CheckRange | CheckSome | CheckOnce
     | Contract | Convolve | Run | Unit | Branch | Count | Repeat | Serial | Launch | Stream
-    | Pass | PairsPass | Either | Parallel | InPlace
+    | Group | Spread | Pass | PairsPass | Either | Parallel | InPlace
 )  # fmt: skip
 
 

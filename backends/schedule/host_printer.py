@@ -7,9 +7,9 @@ from typing import assert_never
 
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.schedule.host import (
-    Allocate, Arranged, Branch, Bytes, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve,
-    Count, Either, HostNode, Later, Launch, Meeting, Operand, PairsPass, Pass, Permute, Piece,
-    Question, Repeat, Reserve, Run, Serial, Stream, Unit,
+    Allocate, Arranged, Branch, Bytes, CheckOnce, CheckRange, CheckSome, Clear, Contract,
+    Convolve, Count, Either, Group, HostNode, Later, Launch, Meeting, Operand, PairsPass, Pass,
+    Permute, Piece, Question, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.printer import INDENT, indented, name, named, print_tree, text
@@ -83,6 +83,15 @@ def _node(node: HostNode) -> list[str]:
             return [f"on one thread:  # writes {', '.join(sorted(writes))}", *_block(body)]
         case Launch():
             return _launch(node)
+        case Group():
+            made = ", ".join(map(_declared, (node.cells, node.order, node.lengths)))
+            head = f"if {text(node.count)} additions are many:  # {made}"
+            inside = [*_block(node.noted), *indented(["sort"]), *_block(node.together)]
+            return [head, *inside, "otherwise:", *_block(node.otherwise)]
+        case Spread(launch, iterations, work, launches, otherwise):
+            many = f"{text(iterations)} iterations of {text(work)} steps"
+            head = f"if {many} fill the device, not {text(launches)} launches:"
+            return [head, *_block((launch,)), "otherwise:", *_block(otherwise)]
         case Stream():
             return _stream(node)
         case Pass():

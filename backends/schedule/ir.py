@@ -131,8 +131,9 @@ class If:
 
 
 # plain loops around others; innermost ones; innermost ones whose iterations are independent; those
-# that the threads of a team share, each of which has accumulators of its own
-Role: TypeAlias = Literal["serial", "inner", "vector", "shared"]
+# that the threads of a team share, each of which has accumulators of its own; those around these,
+# whose values parts of a team that add up later take in turns
+Role: TypeAlias = Literal["serial", "inner", "vector", "shared", "around"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,13 +327,15 @@ class Team:
     """The threads that an iteration of a parallel loop may have, on machines with many: as many as
     its shared loop, of ``extent`` values, is worth. ``across``: what neighbouring iterations read
     lies beside each other, and what one reads does not. ``splits``: the shared loop makes one
-    result, whose parts may be added up later. ``several``: the axis of which a thread that has an
-    iteration to itself may take several values at once, if its extent is a multiple of these."""
+    result, whose parts may be added up later; then ``around`` is the extent of a loop around it, if
+    these share that, too. ``several``: the axis of which a thread that has an iteration to itself
+    may take several values at once, if its extent is a multiple of these."""
 
     extent: Expr
     across: bool = False
     splits: bool = False
     several: Axis | None = None
+    around: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,13 @@ from loma.errors.spans import line_in_file
 
 INDENT = "    "
 _UPDATE = {"set": "=", "sum": "+=", "prod": "*="}  # others by their names: `max=`
-_ROLES = {"serial": "for", "inner": "inner for", "vector": "vector for", "shared": "team for"}
+_ROLES = {
+    "serial": "for",
+    "inner": "inner for",
+    "vector": "vector for",
+    "shared": "team for",
+    "around": "part for",
+}
 
 
 def print_tree(tree: Parallel | InPlace) -> str:

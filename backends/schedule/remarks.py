@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from loma.backends.schedule.host import (
-    Branch, Contract, Convolve, Count, Either, HostNode, Later, Pass, Repeat, Serial, Stream, Unit,
+    Branch, Contract, Convolve, Count, Either, Group, HostNode, Later, Pass, Repeat, Serial, Spread,
+    Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Let, Parallel, Store
 from loma.backends.schedule.printer import text
@@ -35,6 +36,8 @@ def remarks(tree: Sequence[HostNode], machine: Target) -> Callable[[Stmt], str]:
                 case Count(body=body) | Repeat(body=body) | Stream(body=body):
                     visit(body)
                 case Pass(otherwise=otherwise):
+                    visit(otherwise)
+                case Spread(otherwise=otherwise):
                     visit(otherwise)
                 case Either(then=then, otherwise=otherwise):
                     visit((*then, *otherwise))
@@ -78,6 +81,8 @@ def _gpu_words(nodes: Sequence[HostNode]) -> Iterator[str]:
                 yield own + waits
             case InPlace():
                 yield "a kernel of one thread"
+            case Group():
+                yield "sorted by element, then a kernel over elements"
             case Later(body=body):
                 yield from _gpu_words(body)
             case _:

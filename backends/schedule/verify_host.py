@@ -10,8 +10,8 @@ from typing import assert_never
 
 from loma.backends.schedule.host import (
     Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, Either,
-    HostNode, Later, Launch, PairsPass, Pass, Permute, Piece, Repeat, Reserve, Run, Serial, Stream,
-    Unit,
+    Group, HostNode, Later, Launch, PairsPass, Pass, Permute, Piece, Repeat, Reserve, Run, Serial,
+    Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.host_printer import head
 from loma.backends.schedule.ir import InPlace, Parallel
@@ -150,6 +150,20 @@ class _Verifier:
                 self.serial, self.writes = False, before
             case Launch():
                 self.launch(node)
+            case Group():
+                self.alone()
+                self.ints(node.count)
+                with self.inner():
+                    for var in (node.cells, node.order, node.lengths):
+                        self.declare(var)
+                    self.block(node.noted)
+                    self.block(node.together)
+                self.inside(node.otherwise)
+            case Spread(launch, iterations, work, launches, otherwise):
+                self.alone()
+                self.ints(iterations, work, launches)
+                self.launch(launch)
+                self.inside(otherwise)
             case Stream():
                 self.stream(node)
             case Pass():

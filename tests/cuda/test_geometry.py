@@ -86,6 +86,34 @@ def test_statements(
 
 
 @pytest.mark.parametrize(
+    ("count", "inner", "around", "expected"),
+    [
+        (72, 2048, 1, 2),  # slices of at least 1024 steps
+        (72, 2048, 2048, 4),  # a few values of the loop around it for each
+        (72, 512, 512, 15),
+        (72, 512, 10, 5),
+        (72, 2048, 3, 3),  # as many for each value
+        (72, 4, 100, 1),  # too few steps
+        (1 << 18, 512, 512, 1),  # results enough
+    ],
+)
+def test_slices_of_two_loops(
+    native: ModuleType, count: int, inner: int, around: int, expected: int
+) -> None:
+    found = native.statement_geometry(count, inner, False, True, around=around)
+    assert found["slices"] == expected
+
+
+@pytest.mark.parametrize("twice", range(-4, 5))
+def test_a_tuner_leaves_slices_that_share_a_loop_evenly(native: ModuleType, twice: int) -> None:
+    for around in (3, 7, 1000):
+        found = native.statement_geometry(
+            9, 64, False, True, around=around, shape={"slices": twice}
+        )
+        assert found["slices"] <= around or found["slices"] % around == 0
+
+
+@pytest.mark.parametrize(
     ("count", "inner", "across", "several", "expected"),
     [
         (1 << 20, 8, False, 100, 4),

@@ -59,8 +59,86 @@ LOMA_KERNEL normalised__backward__kernel1(
 )loma");
 
 static loma::gpu::Kernel normalised__backward__kernel2("normalised__backward__kernel2", R"loma(
-// line 6: _d_g[d] = sum(mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * x[i, d] for i in N)
+// line 6: _r[i] = sum(mul_no_nan(x[i, d] * g[d], _d_result[i, d]) for d in D)
 LOMA_KERNEL normalised__backward__kernel2(
+    real* __restrict _r_data_,
+    const real* __restrict x_data_,
+    const real* __restrict g_data_,
+    const real* __restrict _d_result_data_,
+    LOMA_NUMBER_GIVEN(D),
+    const loma::Grid grid_) {
+  LOMA_NUMBER(0, D);
+  LOMA_POINTER(_r_data_);
+  LOMA_POINTER(x_data_);
+  LOMA_POINTER(g_data_);
+  LOMA_POINTER(_d_result_data_);
+  [[maybe_unused]] loma::Outside outside_(grid_);
+  loma::statement(grid_, [&](const int64_t i, [[maybe_unused]] const auto& part_) {
+    real acc1_ = real(0);
+    const int64_t at2_ = D * i;
+    loma::over(part_, 0, D, [&](const int64_t d) {
+      acc1_ += loma::mul_no_nan<real>(x_data_[at2_ + d] * g_data_[d], _d_result_data_[at2_ + d]);
+    });
+    part_.template all_reduce<loma::Sum, 0>(acc1_);
+    if (part_.leads()) _r_data_[i] = acc1_;
+  });
+}
+)loma");
+
+static loma::gpu::Kernel normalised__backward__kernel3("normalised__backward__kernel3", R"loma(
+// line 6: _d_s[i] = mul_no_nan(1.0 / int2float(D), mul_no_nan(0.5 / _sqrt[i], -mul_no_nan(1.0 / _sqrt[i], mul_no_nan(1.0 / _sqrt[i], _r[i]))) if s[i] / int2float(D) + 1e-05 != 0.0 else 0.0)
+LOMA_KERNEL normalised__backward__kernel3(
+    real* __restrict _d_s_data_,
+    const real* __restrict _sqrt_data_,
+    const real* __restrict _r_data_,
+    const real* __restrict s_data_,
+    LOMA_NUMBER_GIVEN(N),
+    LOMA_NUMBER_GIVEN(D),
+    const loma::Grid grid_) {
+  LOMA_NUMBER(0, N);
+  LOMA_NUMBER(1, D);
+  LOMA_POINTER(_d_s_data_);
+  LOMA_POINTER(_sqrt_data_);
+  LOMA_POINTER(_r_data_);
+  LOMA_POINTER(s_data_);
+  [[maybe_unused]] loma::Outside outside_(grid_);
+  loma::statement(grid_, N, [&](const int64_t i, [[maybe_unused]] const auto& part_) {
+    _d_s_data_[i] = loma::mul_no_nan<real>(real(1.0) / static_cast<real>(D), s_data_[i] / static_cast<real>(D) + real(1e-05) != real(0.0) ? loma::mul_no_nan<real>(real(0.5) / _sqrt_data_[i], -loma::mul_no_nan<real>(real(1.0) / _sqrt_data_[i], loma::mul_no_nan<real>(real(1.0) / _sqrt_data_[i], _r_data_[i]))) : real(0.0));
+  });
+}
+)loma");
+
+static loma::gpu::Kernel normalised__backward__kernel4("normalised__backward__kernel4", R"loma(
+// line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
+LOMA_KERNEL normalised__backward__kernel4(
+    real* __restrict _d_x_data_,
+    const real* __restrict _sqrt_data_,
+    const real* __restrict _d_result_data_,
+    const real* __restrict g_data_,
+    const real* __restrict _d_s_data_,
+    const real* __restrict x_data_,
+    LOMA_NUMBER_GIVEN(D),
+    const loma::Grid grid_) {
+  LOMA_NUMBER(0, D);
+  LOMA_POINTER(_d_x_data_);
+  LOMA_POINTER(_sqrt_data_);
+  LOMA_POINTER(_d_result_data_);
+  LOMA_POINTER(g_data_);
+  LOMA_POINTER(_d_s_data_);
+  LOMA_POINTER(x_data_);
+  [[maybe_unused]] loma::Outside outside_(grid_);
+  loma::statement(grid_, D, [&](const auto p_, [[maybe_unused]] const auto& part_) {
+    const int64_t rest1_ = loma::quotient(p_, D);
+    const int64_t d = p_ - rest1_ * D;
+    const int64_t i = rest1_;
+    _d_x_data_[p_] = loma::fma<real>(loma::mul_no_nan<real>(real(1.0) / _sqrt_data_[i], _d_result_data_[p_]), g_data_[d], _d_s_data_[i] * (real(2.0) * x_data_[p_]));
+  });
+}
+)loma");
+
+static loma::gpu::Kernel normalised__backward__kernel5("normalised__backward__kernel5", R"loma(
+// line 6: _d_g[d] = sum(mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * x[i, d] for i in N)
+LOMA_KERNEL normalised__backward__kernel5(
     real* __restrict _d_g_data_,
     const real* __restrict _sqrt_data_,
     const real* __restrict _d_result_data_,
@@ -104,28 +182,69 @@ static std::tuple<loma::Tensor, loma::Tensor> normalised__backward__body(const l
   loma::Tensor _d_g;
   if (_need_x != 0) {
     _d_x = loma::empty({N, D}, loma::options<real>());
-    // kernel over i, lines 5 to 6
-    {
-      const int64_t i_count_10_size_ = 1;
-      const int64_t i_count_10 = i_count_10_size_;
-      loma::WorkspacePlan workspace_;
-      workspace_.place();
-      loma::gpu::Launch launch_(normalised__backward__kernel1, sizeof(real));
-      launch_.pointer(_d_result.template const_data_ptr<real>());
-      launch_.pointer(_d_x.template mutable_data_ptr<real>());
-      launch_.pointer(_sqrt.template const_data_ptr<real>());
-      launch_.pointer(s.template const_data_ptr<real>());
-      launch_.pointer(x.template const_data_ptr<real>());
-      launch_.pointer(g.template const_data_ptr<real>());
-      launch_.number(D);
-      launch_.fused((N + i_count_10_size_ - 1) / i_count_10_size_, loma::max<int64_t>(D, 1), workspace_.bytes());
+    if (loma::gpu::fills(N, 16 * D * 1 + int64_t(8) * 1, 3)) {
+      // kernel over i, lines 5 to 6
+      {
+        const int64_t i_count_10_size_ = 1;
+        const int64_t i_count_10 = i_count_10_size_;
+        loma::WorkspacePlan workspace_;
+        workspace_.place();
+        loma::gpu::Launch launch_(normalised__backward__kernel1, sizeof(real));
+        launch_.pointer(_d_result.template const_data_ptr<real>());
+        launch_.pointer(_d_x.template mutable_data_ptr<real>());
+        launch_.pointer(_sqrt.template const_data_ptr<real>());
+        launch_.pointer(s.template const_data_ptr<real>());
+        launch_.pointer(x.template const_data_ptr<real>());
+        launch_.pointer(g.template const_data_ptr<real>());
+        launch_.number(D);
+        launch_.fused((N + i_count_10_size_ - 1) / i_count_10_size_, loma::max<int64_t>(D, 1), workspace_.bytes());
+      }
+    }
+    else {
+      loma::Tensor _d_s;
+      loma::Tensor _r;
+      // line 6: _r[i] = sum(mul_no_nan(x[i, d] * g[d], _d_result[i, d]) for d in D)
+      _r = loma::empty({N}, loma::options<real>());
+      {
+        loma::gpu::Launch launch_(normalised__backward__kernel2, sizeof(real));
+        launch_.pointer(_r.template mutable_data_ptr<real>());
+        launch_.pointer(x.template const_data_ptr<real>());
+        launch_.pointer(g.template const_data_ptr<real>());
+        launch_.pointer(_d_result.template const_data_ptr<real>());
+        launch_.number(D);
+        launch_.statement(N, D, false, 1);
+      }
+      // line 6: _d_s[i] = mul_no_nan(1.0 / int2float(D), mul_no_nan(0.5 / _sqrt[i], -mul_no_nan(1.0 / _sqrt[i], mul_no_nan(1.0 / _sqrt[i], _r[i]))) if s[i] / int2float(D) + 1e-05 != 0.0 else 0.0)
+      _d_s = loma::empty({N}, loma::options<real>());
+      {
+        loma::gpu::Launch launch_(normalised__backward__kernel3, sizeof(real));
+        launch_.pointer(_d_s.template mutable_data_ptr<real>());
+        launch_.pointer(_sqrt.template const_data_ptr<real>());
+        launch_.pointer(_r.template const_data_ptr<real>());
+        launch_.pointer(s.template const_data_ptr<real>());
+        launch_.number(N);
+        launch_.number(D);
+        launch_.statement(N, 1, false, 0);
+      }
+      // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
+      {
+        loma::gpu::Launch launch_(normalised__backward__kernel4, sizeof(real));
+        launch_.pointer(_d_x.template mutable_data_ptr<real>());
+        launch_.pointer(_sqrt.template const_data_ptr<real>());
+        launch_.pointer(_d_result.template const_data_ptr<real>());
+        launch_.pointer(g.template const_data_ptr<real>());
+        launch_.pointer(_d_s.template const_data_ptr<real>());
+        launch_.pointer(x.template const_data_ptr<real>());
+        launch_.number(D);
+        launch_.statement(D * N, 1, false, 0);
+      }
     }
   }
   if (_need_g != 0) {
     // line 6: _d_g[d] = sum(mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * x[i, d] for i in N)
     _d_g = loma::empty({D}, loma::options<real>());
     {
-      loma::gpu::Launch launch_(normalised__backward__kernel2, sizeof(real));
+      loma::gpu::Launch launch_(normalised__backward__kernel5, sizeof(real));
       launch_.pointer(_d_g.template mutable_data_ptr<real>());
       launch_.pointer(_sqrt.template const_data_ptr<real>());
       launch_.pointer(_d_result.template const_data_ptr<real>());

@@ -26,10 +26,9 @@ from tree_reductions import is_int, poison
 from tree_routines import convolve
 from tree_loops import run_tree
 from loma.backends.schedule.host import (
-    Allocate, Arranged, Branch, Buffer, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve,
-    Operand,
-    Count, Either, HostNode, Later, Launch, PairsPass, Pass, Permute, Piece, Repeat, Reserve, Run,
-    Question, Serial, Stream, Unit,
+    Allocate, Arranged, Branch, Buffer, CheckOnce, CheckRange, CheckSome, Clear, Contract,
+    Convolve, Count, Either, Group, HostNode, Later, Launch, Operand, PairsPass, Pass, Permute,
+    Piece, Question, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core.effects import written
@@ -163,6 +162,14 @@ class _Host:
                 self.nodes(body)
             case Launch():
                 self.launch(node)
+            case Group():
+                if self.machine.rng.random() < 0.5:
+                    self.nodes(node.otherwise)
+                else:
+                    self.group(node)
+            case Spread(launch, iterations, work, launches, otherwise):
+                [self.whole(each) for each in (iterations, work, launches)]
+                self.nodes(otherwise if self.machine.rng.random() < 0.5 else (launch,))
             case Stream():
                 self.stream(node)
             case Pass(otherwise=otherwise) | Either(otherwise=otherwise):
@@ -173,6 +180,18 @@ class _Host:
                 run_tree(self.frame, node, self.machine)
             case _:
                 assert_never(node)
+
+    def group(self, node: Group) -> None:
+        self.env[node.cells.name] = self.memory(self.shape(node.cells), node.cells)
+        self.nodes(node.noted)
+        cells = self.env[node.cells.name].reshape(-1)
+        order = np.argsort(cells, kind="stable")
+        first = np.concatenate([[True], np.diff(cells[order]) != 0])[: len(cells)]
+        begins = np.append(np.flatnonzero(first), len(cells))
+        lengths = np.zeros(len(cells), dtype=np.int64)
+        lengths[first] = np.diff(begins)
+        self.env[node.order.name], self.env[node.lengths.name] = order, lengths
+        self.nodes(node.together)
 
     def operand(self, operand: Operand) -> Any:
         """A view, or zeros that nobody looks at for places that there are not."""

@@ -319,7 +319,7 @@ inline number* totals_of(void* parts, int64_t before) {
 // A block's slice of a reduction in two stages: it leaves its total for the second.
 template <typename Part>
 struct Slice {
-  int64_t first(int64_t low) const { return part.first(low) + blockIdx.y * part.step(); }
+  int64_t first(int64_t low) const { return part.first(low) + own * part.step(); }
   int64_t last(int64_t high) const { return part.last(high); }
   int64_t step() const { return slices * part.step(); }
   template <typename Kind = Best, int slot = 0, typename number>
@@ -333,12 +333,28 @@ struct Slice {
   int64_t slices, count;
   void* parts;
   int64_t place;  // of the total
+  int64_t own;    // the number of the slice
 };
 
 template <typename Part, typename Body>
 inline void over(const Slice<Part>& part, int64_t low, int64_t high, const Body& body) {
 #pragma unroll 4
   for (int64_t d = part.first(low); d < part.last(high); d += part.step()) body(d);
+}
+
+// body(d, part) for range(low, high), in which a loop is that the part's threads share. Slices take
+// numbers in turns, and where there are more slices than numbers, several share the loop inside, too.
+template <typename Part, typename Body>
+inline void around(const Part& part, int64_t low, int64_t high, const Body& body) {
+  for (int64_t d = low; d < high; ++d) body(d, part);
+}
+template <typename Part, typename Body>
+inline void around(const Slice<Part>& part, int64_t low, int64_t high, const Body& body) {
+  const int64_t outer = min<int64_t>(part.slices, max<int64_t>(high - low, 1));
+  const int64_t inner = part.slices / outer;
+  if (part.own >= outer * inner) return;
+  const Slice<Part> inside{part.part, inner, part.count, part.parts, part.place, part.own / outer};
+  for (int64_t d = low + part.own % outer; d < high; d += outer) body(d, inside);
 }
 
 // The second stage: a thread joins the slices' totals, in their order.
@@ -363,5 +379,7 @@ struct Joined {
 
 template <typename Body>
 inline void over(const Joined&, int64_t, int64_t, const Body&) {}
+template <typename Body>
+inline void around(const Joined&, int64_t, int64_t, const Body&) {}
 
 }  // namespace loma

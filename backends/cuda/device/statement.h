@@ -12,7 +12,8 @@ namespace loma {
 template <typename Body, typename Part>
 inline void staged(const Grid& grid, const Body& body, int64_t p, const Part& part) {
   if constexpr (LOMA_STAGE == 1) {
-    body(p, Slice<Part>{part, grid.slices, grid.count, grid.parts, blockIdx.y * grid.count + p});
+    const int64_t own = blockIdx.y;
+    body(p, Slice<Part>{part, grid.slices, grid.count, grid.parts, own * grid.count + p, own});
   } else {
     body(p, part);
   }

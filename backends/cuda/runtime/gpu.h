@@ -57,6 +57,32 @@ inline int64_t block_size(int64_t extent, int64_t bytes, int twice = 0) {
   return size;
 }
 
+// Whether so many iterations of a fused kernel keep a GPU busy, or are soon done: a launch of its own
+// for each statement costs about as much as `kLaunch` steps of one team, a processor's.
+inline bool fills(int64_t iterations, int64_t work, int64_t launches) {
+  constexpr int64_t kFew = 64, kLaunch = 1 << 16;
+  return iterations >= kFew || work < kLaunch * launches;
+}
+
+// Whether additions to elements that data name are worth sorting, so that many threads share them: one
+// thread makes as many as that while they are sorted.
+inline bool are_many(int64_t additions) { return additions >= 64; }
+
+// Of cells, the numbers of what is added to: the cells' places sorted by these, equal ones in their
+// order, and for each how many equal ones begin there, 0 where one of them has begun before.
+void group(at::Tensor& order, at::Tensor& lengths, const at::Tensor& cells);
+template <class Tensor>
+struct Groups {
+  Tensor order, lengths;
+};
+template <class Tensor>
+Groups<Tensor> grouped(const Tensor& cells) {
+  Groups<Tensor> found;
+  const at::Tensor &order = found.order, &lengths = found.lengths, &given = cells;
+  group(const_cast<at::Tensor&>(order), const_cast<at::Tensor&>(lengths), given);
+  return found;
+}
+
 // The most private memory of an iteration that is all near its threads, in shared memory where a
 // device has so much.
 constexpr int64_t kMostNear = (227 << 10) - (18 << 10);
@@ -128,8 +154,9 @@ class Launch {
   // `inner`: how many steps one iteration has, 1 without a reduction. `across`: neighbouring
   // iterations, not neighbouring steps, read neighbouring memory. `sums`: how many reductions there
   // are, whose steps blocks may share; 0: they may not. `several`: the extent of the axis of which a
-  // thread may have several iterations, 0: it may not.
-  void statement(int64_t count, int64_t inner, bool across, int sums, int64_t several = 0);
+  // thread may have several iterations, 0: it may not. `around`: how often the loop of the steps runs.
+  void statement(int64_t count, int64_t inner, bool across, int sums, int64_t several = 0,
+                 int64_t around = 1);
 
   // `inner`: the steps of an iteration's widest statement; `bytes` of private memory for each, and so
   // many `far` from it, where there would be too many.

@@ -79,7 +79,7 @@ int sums_beside(int64_t count, int64_t extent) {
 }  // namespace
 
 Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits, int beside,
-                            int64_t several, const Shape& shape) {
+                            int64_t several, int64_t around, const Shape& shape) {
   Geometry g;
   g.threads = kBlock;
   if (inner > 1) {
@@ -107,14 +107,16 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
     g.beside = fits ? shape.beside : sums_beside(count, several);
   }
   g.blocks = blocks_for(count, g.threads / g.team * g.beside, kMostBlocks);
-  const int64_t threads = count * g.team;
-  if (splits && threads < kFew) {
-    const int64_t wanted = (kFull + threads - 1) / std::max<int64_t>(threads, 1);
-    g.slices = std::max<int64_t>(1, std::min({wanted, inner / kLeastSlice, kMostSlices}));
-  }
   if (splits) {
-    const int64_t most = std::clamp<int64_t>(inner / (g.team * kLeastSteps), 1, kMostSlices);
+    const int64_t threads = count * g.team;
+    const int64_t steps = inner * std::max<int64_t>(around, 1);
+    if (threads < kFew) {
+      const int64_t wanted = (kFull + threads - 1) / std::max<int64_t>(threads, 1);
+      g.slices = std::max<int64_t>(1, std::min({wanted, steps / kLeastSlice, kMostSlices}));
+    }
+    const int64_t most = std::clamp<int64_t>(steps / (g.team * kLeastSteps), 1, kMostSlices);
     g.slices = turned(g.slices, shape.slices, 1, power_below(most));
+    if (around > 1 && g.slices > around) g.slices -= g.slices % around;
   }
   g.blocks = at_most(g.blocks, shape.blocks);
   return g;

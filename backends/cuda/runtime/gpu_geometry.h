@@ -31,9 +31,10 @@ struct Geometry {
 
 // `shape`: what a tuner wants, as far as it can be.
 // `beside`: how many numbers a thread reads at once; `several`: the extent of the axis of which a
-// thread may have several sums, 0 where there is none.
+// thread may have several sums, 0 where there is none; `around`: how often the loop over `inner` steps
+// runs, whose values slices share before they share those.
 Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits, int beside,
-                            int64_t several = 0, const Shape& shape = {});
+                            int64_t several = 0, int64_t around = 1, const Shape& shape = {});
 // The second launch of a reduction in slices.
 Geometry joining_geometry(int64_t count);
 // `most_shared`: the bytes of shared memory that a block can have at most on that device; `far`: bytes

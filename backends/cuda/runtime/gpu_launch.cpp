@@ -212,10 +212,11 @@ void Launch::number(int64_t given) {
   known_[numbers_++] = given;
 }
 
-void Launch::statement(int64_t count, int64_t inner, bool across, int sums, int64_t several) {
+void Launch::statement(int64_t count, int64_t inner, bool across, int sums, int64_t several,
+                       int64_t around) {
   if (count <= 0) return;
   const Geometry geometry =
-      statement_geometry(count, inner, across, sums > 0, kWide / real_bytes_, several, shape_);
+      statement_geometry(count, inner, across, sums > 0, kWide / real_bytes_, several, around, shape_);
   Launcher launcher(*this);
   launcher.grid_.count = count;
   launcher.grid_.slices = geometry.slices;

@@ -123,13 +123,13 @@ void bind_gpu(py::module_& python) {
   });
   python.def(
       "statement_geometry",
-      [](int64_t count, int64_t inner, bool across, bool splits, int64_t several,
+      [](int64_t count, int64_t inner, bool across, bool splits, int64_t several, int64_t around,
          const py::dict& shape) {
-        return as_dict(
-            gpu::statement_geometry(count, inner, across, splits, 4, several, shape_of(shape)));
+        return as_dict(gpu::statement_geometry(count, inner, across, splits, 4, several, around,
+                                               shape_of(shape)));
       },
       py::arg("count"), py::arg("inner"), py::arg("across"), py::arg("splits"),
-      py::arg("several") = 0, py::arg("shape") = py::dict());
+      py::arg("several") = 0, py::arg("around") = 1, py::arg("shape") = py::dict());
   python.def("fused_geometry", [](int64_t count, int64_t inner, int64_t bytes, int64_t most, int64_t far,
                                   const py::dict& shape) {
     return as_dict(gpu::fused_geometry(count, inner, bytes, most, far, shape_of(shape)));

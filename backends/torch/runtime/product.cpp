@@ -48,7 +48,8 @@ Equation parsed(std::string_view text) {
 }
 
 // A view with one dimension for each group, without the batch where there is none; nothing where
-// the dimensions of a group do not lie one after the other.
+// the dimensions of a group do not lie one after the other. A tensor without a batch that the others
+// have is the same for all of it.
 std::optional<at::Tensor> view(const at::Tensor& tensor, std::string_view letters,
                                const Matrices& groups) {
   std::array<int64_t, 3> sizes{1, 1, 1}, strides{0, 0, 0};
@@ -56,6 +57,7 @@ std::optional<at::Tensor> view(const at::Tensor& tensor, std::string_view letter
   for (size_t k = 0; k < 3; ++k) {
     const std::string& group = *each[k];
     for (auto letter = group.rbegin(); letter != group.rend(); ++letter) {
+      if (!has(letters, *letter)) continue;
       const int64_t dim = static_cast<int64_t>(letters.find(*letter));
       const int64_t size = tensor.size(dim), stride = tensor.stride(dim);
       if (size == 1) continue;
@@ -88,8 +90,55 @@ at::Tensor matrices(const at::Tensor& tensor, std::string_view letters, const Ma
   return *view(copy, groups.batch + groups.rows + groups.columns, groups);
 }
 
+int64_t count(const at::Tensor& tensor, std::string_view letters, std::string_view group) {
+  int64_t size = 1;
+  for (const char letter : group) size *= tensor.size(static_cast<int64_t>(letters.find(letter)));
+  return size;
+}
+
+// Operands and target as views, where the first of a group's dimensions are a batch of products with
+// the same other operand, if these are not too small: what lies between these dimensions and the
+// others of the group, as n does in x[m, n, d], need not be copied behind them.
+bool write_apart(const Equation& e, const at::Tensor& target, const at::Tensor& left,
+                 const at::Tensor& right, bool add) {
+  constexpr int64_t kLeast = 4096;  // multiplications of a product
+  if (!e.target_groups.batch.empty()) return false;
+  for (const bool of_rows : {false, true}) {
+    const std::string& group = of_rows ? e.target_groups.rows : e.target_groups.columns;
+    for (size_t first = 1; first < group.size(); ++first) {
+      Equation apart = e;
+      const std::string batch = group.substr(0, first), rest = group.substr(first);
+      for (Matrices* each : {&apart.left_groups, &apart.right_groups, &apart.target_groups}) {
+        each->batch = batch;
+      }
+      (of_rows ? apart.left_groups.rows : apart.right_groups.columns) = rest;
+      (of_rows ? apart.target_groups.rows : apart.target_groups.columns) = rest;
+      const int64_t size = count(target, e.target, apart.target_groups.rows) *
+                           count(target, e.target, apart.target_groups.columns) *
+                           count(left, e.left, e.left_groups.columns);
+      if (size < kLeast) continue;
+      auto a = view(left, e.left, apart.left_groups), b = view(right, e.right, apart.right_groups);
+      auto out = view(target, e.target, apart.target_groups);
+      if (!a || !b || !out) continue;
+      const int64_t many = out->size(0);
+      *a = a->expand({many, a->size(1), a->size(2)});
+      *b = b->expand({many, b->size(1), b->size(2)});
+      add ? out->baddbmm_(*a, *b) : at::_ops::bmm_out::call(*a, *b, *out);
+      return true;
+    }
+  }
+  return false;
+}
+
+bool copies(const Equation& e, const at::Tensor& target, const at::Tensor& left,
+            const at::Tensor& right) {
+  return !view(left, e.left, e.left_groups) || !view(right, e.right, e.right_groups) ||
+         !view(target, e.target, e.target_groups);
+}
+
 void write(const Equation& e, at::Tensor target, const at::Tensor& left, const at::Tensor& right,
            bool add) {
+  if (copies(e, target, left, right) && write_apart(e, target, left, right, add)) return;
   const at::Tensor a = matrices(left, e.left, e.left_groups);
   const at::Tensor b = matrices(right, e.right, e.right_groups);
   const bool batched = !e.target_groups.batch.empty();

@@ -1,0 +1,76 @@
+"""Whether a fused kernel keeps a GPU busy: one team of threads for each iteration does not, where
+there are few iterations of much work. Then each of its statements had better be a kernel.
+
+It follows from sizes, which the host knows when it launches; here is what it compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from loma.backends.kernels.ir import Kernel
+from loma.backends.schedule.access import steps
+from loma.core import sizes
+from loma.core.effects import written
+from loma.core.ir import (
+    INT, Binary, Expr, For, If, Index, IndexAssign, IntConst, Reduce, Stmt, While,
+)  # fmt: skip
+from loma.core.walk import statements, substitute, walk
+
+_BLOCK = 32  # values that a block has at least
+_ONE, _TWO = IntConst(1), IntConst(2)
+
+
+def iterations(kernel: Kernel, single: bool) -> Expr:
+    """How many teams have something to do; ``single``: blocks have one value."""
+    count = sizes.product(tuple(axis.extent for axis in kernel.axes))
+    if kernel.count is None or single:
+        return count
+    return Binary("//", sizes.total((count, IntConst(_BLOCK - 1))), IntConst(_BLOCK), INT)
+
+
+def work(kernel: Kernel, single: bool) -> tuple[Expr, Expr] | None:
+    """About how many steps of arithmetic one of them has, and how many launches the statements
+    would be; None where nobody can say, or steps are few whatever the sizes are."""
+    if kernel.blocks is not None or any(isinstance(s, While) for s in statements(kernel.source)):
+        return None
+    own = {axis.name for axis in kernel.axes}
+    own |= {var.name for var in (kernel.count, kernel.first) if var is not None}
+    all_, starts = _of(kernel.body, own)
+    if kernel.count is not None:
+        values = _ONE if single else IntConst(_BLOCK)
+        all_, starts = (substitute(each, {kernel.count.name: values}) for each in (all_, starts))
+    data = any(isinstance(node, Index) for node in (*walk(all_), *walk(starts)))
+    if data or sizes.constant(all_) is not None:
+        return None
+    if any(sizes.mentions(each, own | written(kernel.body)) for each in (all_, starts)):
+        return None
+    return all_, starts
+
+
+def _of(body: tuple[Stmt, ...], own: AbstractSet[str]) -> tuple[Expr, Expr]:
+    """Steps, and kernels that statements would be; ranges that vary within the iteration aside."""
+    terms: list[Expr] = []
+    starts: list[Expr] = []
+    for stmt in body:
+        match stmt:
+            case IndexAssign(_, _, value, axes):
+                inner = [
+                    axis for node in walk(value) if isinstance(node, Reduce) for axis in node.axes
+                ]
+                names = {axis.name for axis in (*axes, *inner)}
+                extents = [axis.extent for axis in (*axes, *inner)]
+                fixed = [each for each in extents if not sizes.mentions(each, names)]
+                terms.append(sizes.product((IntConst(steps(value)), *fixed)))
+                starts.append(_ONE)
+            case For(counter, extent, inside):
+                # A range that grows with the counter has its length in the middle.
+                middle: dict[str, Expr] = {counter: Binary("//", extent, _TWO, INT)}
+                for out, each in zip((terms, starts), _of(inside, own), strict=True):
+                    out.append(sizes.product((extent, substitute(each, middle))))
+            case If(_, then, other):
+                for out, each in zip((terms, starts), _of(then or other, own), strict=True):
+                    out.append(each)
+            case _:
+                continue
+    return sizes.total(tuple(terms)), sizes.total(tuple(starts))
