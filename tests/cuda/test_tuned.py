@@ -55,6 +55,11 @@ def filtered(x : In[Tensor[N, D]], g : In[Tensor[D]]) -> Tensor[N, D]:
     y : Tensor[N, D]
     y[i, d] = sum(tanh(x[i, k]) * g[(d + k) % D] for k in D)
     return y
+
+def taken_from(x : In[Tensor[N]], order : In[IntTensor[M]]) -> Tensor[M]:
+    y : Tensor[M]
+    y[i] = x[order[i]]
+    return y
 """
 FUNCTIONS = ("normalised", "columns", "scaled", "total", "filtered")
 SIZES_OF_CALL = {"N": 36, "D": 40}
@@ -178,6 +183,15 @@ def _on_shim(make: images.Make = shim.image) -> Iterator[loma.LomaModule]:
         _native(module).set_image_hooks(images.image, images.later, 0)
 
 
+def test_modules_with_the_same_function_have_libraries_of_their_own() -> None:
+    stage = pipeline.program(PROGRAM, name="tuned")
+    texts = [
+        pipeline.device_part(stage, "scaled", name, values=SIZES_OF_CALL, choices=Choices()).text
+        for name in ("one", "other")
+    ]
+    assert texts[0] != texts[1]  # by which the cache knows them
+
+
 def _kernel(module: loma.LomaModule, function: str, choices: Choices) -> object:
     stage = pipeline.program(PROGRAM, name="tuned")
     source = pipeline.device_part(
@@ -269,6 +283,15 @@ native = m.__native__
 # Another search would know where to begin; a call whose check fails is no result.
 assert calls.nearest(result.text, {"N": 7, "D": 9}, "float32", "cuda") == [result.choices]
 assert calls.nearest(result.text, {"N": 7, "D": 9}, "float32") == []
+
+try:
+    m.taken_from(g, torch.tensor([0, 99]))
+except ValueError as error:
+    assert "99" in str(error), error
+else:
+    raise AssertionError("a subscript outside")
+assert {found.function for found in specialise.tuned()} == {"normalised"}
+assert torch.equal(first, m.normalised(x, g))  # that error is told
 
 torch.use_deterministic_algorithms(True)
 general = m.normalised(x, g)

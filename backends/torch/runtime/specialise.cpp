@@ -3,6 +3,7 @@
 
 #include "call_device.h"
 #include "gpu_driver.h"
+#include "gpu_reports.h"
 
 #include <ATen/Context.h>
 #include <dlfcn.h>
@@ -59,7 +60,7 @@ bool register_specialisation(const char* name, std::vector<int64_t> slots, bool 
   return true;
 }
 
-bool leave_apart(Kernel kernel) {
+bool leave_apart(const char*, Kernel kernel) {
   if (apart != nullptr) *apart = kernel;
   return true;
 }
@@ -252,6 +253,9 @@ Tensors run_tuned(Specialisations& own, const SpecialisationPolicy* policy,
   Kernel kernel = own.find_ready(slots, wide, device);
   if (kernel == nullptr && searches && !gpu::is_capturing(device) &&
       own.is_first(slots, wide, device)) {
+    // Candidates also run on other streams, when all that they read is there; and what they report is
+    // nobody's: what earlier calls have, this one tells before.
+    if (policy->searches) gpu::check_device(where);
     policy->search(own.name(), slots, wide, device, tensors, ints, results);
     kernel = own.find_ready(slots, wide, device);
   }

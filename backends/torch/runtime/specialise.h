@@ -32,7 +32,8 @@ struct SpecialisationPolicy {
   std::function<void(const std::string& name, const std::vector<int64_t>& slots, bool is_double,
                      bool now)> ask;
   // Not empty where kernels are tuned: it hears of the first call with some slots before that runs,
-  // on a GPU or, if `searches`, on the CPU, and may add kernels. Throws nothing.
+  // on a GPU or, if `searches`, on the CPU, and may add kernels, which only then takes long. Throws
+  // nothing.
   std::function<void(const std::string& name, const std::vector<int64_t>& slots, bool is_double,
                      int device, const Tensors& tensors, const std::vector<int64_t>& ints,
                      size_t results)>

@@ -5,6 +5,7 @@
 #include "operators.h"
 #include "specialise.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -108,6 +109,7 @@ Tensors run(const py::capsule& capsule, const py::tuple& tensors, const py::tupl
   const Kernel kernel = kernel_of(capsule);
   const py::gil_scoped_release no_gil;
   const c10::DeviceGuard on_device(device);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const CallOn call_on(device);
   return call_kernel(kernel, given, numbers, false, results);
 }
