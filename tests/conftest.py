@@ -28,9 +28,12 @@ os.environ.setdefault("LOMA_SPECIALISATIONS", "0")
 # about what optimisation makes of kernels. With --full, all tests have them.
 QUICK_FLAGS = "-O1"
 OWN_FLAGS = {
-    "test_compiler_settings.py", "test_panels_apart.py", "test_tiles.py", "test_vector_math.py",
+    "test_compiler_settings.py", "test_panels_apart.py", "test_vector_math.py",
 }  # fmt: skip
 _FLAGS_GIVEN = "LOMA_CXXFLAGS" in os.environ
+
+# Two workers have more threads than two processors: none of them waits for another by computing.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # Some tests need no torch (.ci/matrix). Without it, the folder of its tests would be found.
 _FOUND = find_spec("torch")

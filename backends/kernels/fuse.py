@@ -27,6 +27,7 @@ from loma.backends.kernels.starts import with_starts
 from loma.backends.kernels.sweeps import sweeps
 from loma.core.ir import Declare, For, Function, If, Stmt, Var, While, replace
 from loma.core.names import Names, names_of
+from loma.core.sizes import size_variables
 from loma.core.walk import numbered
 from loma.passes.canonical.recurrences.scans import scans
 from loma.passes.peeling import peeled
@@ -66,6 +67,7 @@ class _Fusion:
         flat: bool = False,
     ) -> None:
         self._flat = flat
+        self._sizes = frozenset(size_variables(function))
         self._function = function
         self._library = library
         self._names = names
@@ -106,7 +108,10 @@ class _Fusion:
         while position < len(body):
             run = runs.longest(body, position)
             nested = bool(self._around.counts)
-            found = None if run is None else in_panels(run, runs, self._names, self._inside, nested)
+            found = None
+            if run is not None:
+                is_size = None if self._flat else self._is_size
+                found = in_panels(run, runs, self._names, self._inside, nested, is_size)
             if run is None or not isinstance(found, InPanels):
                 end = position + 1
                 # What is left of a kernel is one, too, unless more statements could join that.
@@ -121,12 +126,15 @@ class _Fusion:
         return (*out, *self._kernels.block(tuple(plain)))
 
     def _inside(
-        self, body: tuple[Stmt, ...], count: Var, blank: frozenset[str]
+        self, body: tuple[Stmt, ...], count: Var, blank: frozenset[str], more: frozenset[str]
     ) -> tuple[Step, ...]:
         """The steps of a panel."""
         function = replace(self._function, body=numbered(body))
-        around = Around(self._around.counts | {count.name}, blank)
+        around = Around(self._around.counts | {count.name} | more, blank)
         return _Fusion(function, self._library, self._names, count, around, flat=self._flat).run()
+
+    def _is_size(self, name: str) -> bool:
+        return name in self._sizes or name in self._around.counts
 
     def _runs(self, body: tuple[Stmt, ...]) -> Runs:
         """Those of other statements of the function."""

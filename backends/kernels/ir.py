@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from loma.backends.kernels.columns import Moderate
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.kernels.sweeps import Found
 from loma.core.effects import assigned, declared
-from loma.core.ir import Axis, Expr, For, If, IntConst, Stmt, Var, While
+from loma.core.ir import Axis, Declare, Expr, For, If, IntConst, Stmt, Var, While
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,16 @@ class Blocks:
 
 
 @dataclass(frozen=True, slots=True)
+class Until:
+    """Of the columns of some rows those up to ``end`` where the host finds that all is
+    ``moderate``, else all: it asks before the panels of rows, and ``exact`` is the answer."""
+
+    end: Expr
+    exact: Var
+    moderate: Moderate
+
+
+@dataclass(frozen=True, slots=True)
 class Panels:
     """``body`` for a few values of ``axis`` at a time, one panel after the other, or in any order
     if all that a panel ``writes`` is among its views.
@@ -76,7 +87,11 @@ class Panels:
     size is that of the axis outside.
     ``temporaries`` exist for one panel; ``sums`` are tensors that each panel adds to. ``streamed``
     are operands that do not depend on the axis, and are read once for every panel. ``source`` as
-    for a kernel.
+    for a kernel; ``cut`` are these statements, of the values of one panel, ``declared`` the tensors
+    that only they use.
+
+    With ``until`` there is one panel, of the first values: the columns of a mask that the rows of
+    panels around see.
     """
 
     axis: Axis
@@ -88,6 +103,17 @@ class Panels:
     streamed: tuple[Var, ...]
     body: tuple[Step, ...]
     source: tuple[Stmt, ...]
+    declared: tuple[Declare, ...] = ()
+    cut: tuple[Stmt, ...] = ()
+    until: Until | None = None
+
+    @property
+    def inner(self) -> Panels | None:
+        """The panel of columns that these panels of rows consist of."""
+        match self.body:
+            case (Panels(until=Until()) as inner,):
+                return inner
+        return None
 
     @property
     def writes(self) -> set[str]:

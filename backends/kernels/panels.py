@@ -11,20 +11,23 @@ has its weights for a few rows at a time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from loma.backends.kernels.columns import narrowed
 from loma.backends.kernels.cut import Cut
 from loma.backends.kernels.ir import (
-    Kernel, Panels, Step, as_statement, panels_of, private_tensors, temporaries,
+    Kernel, Panels, Step, Until, as_statement, panels_of, private_tensors, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import Shared, index_assigns, is_row, mentions, streams_operand
-from loma.core.ir import INT, Axis, Declare, Index, Stmt, TensorType, Var
+from loma.core.ir import INT, Axis, Binary, Declare, Index, Stmt, TensorType, Var
 from loma.core.names import Names
+from loma.core.sizes import IsSize
 from loma.core.walk import walk
 
-# The steps inside panels of an axis with that count, where those tensors are blank at first
-Fuse = Callable[[tuple[Stmt, ...], Var, frozenset[str]], tuple[Step, ...]]
+# The steps inside panels of an axis with that count, where those tensors are blank at first, and
+# other panels with these counts
+Fuse = Callable[[tuple[Stmt, ...], Var, frozenset[str], frozenset[str]], tuple[Step, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,12 @@ class InPanels:
 
 
 def in_panels(
-    run: Run, runs: Runs, names: Names, fuse: Fuse, nested: bool
+    run: Run, runs: Runs, names: Names, fuse: Fuse, nested: bool, is_size: IsSize | None = None
 ) -> InPanels | Kernel | None:
     """A run as panels; None where no temporary passes between the loops of a panel, or the kernel
     that all of a panel would be. ``fuse`` makes steps of what is in a panel. Panels ``nested`` in
-    others are for what :func:`_may_be_large`."""
+    others are for what :func:`_may_be_large`. With ``is_size``, which tells sizes, those of rows
+    leave out columns that are worth nothing to them (:mod:`.columns`)."""
     group = run.statements
     ways = [way for way in run.ways if not nested or _may_be_large(group, way)]
     if not ways:
@@ -56,8 +60,12 @@ def in_panels(
             return found if len(inner) == len(group) else None
         crossing = set[str]().union(*map(_cut_by, panels_of(found)))
         using = _using(found, crossing)
-        if not using or (using[0] == 0 and using[-1] == len(inner) - 1):
-            return None if not using else InPanels(group[:first], found, group[last:])
+        if not using:
+            return None
+        if using[0] == 0 and using[-1] == len(inner) - 1:
+            if is_size is not None and not any(isinstance(s, Panels) for s in found.body):
+                found = _of_columns(found, is_size, runs, names, fuse)
+            return InPanels(group[:first], found, group[last:])
         first, last = first + using[0], first + using[-1] + 1
 
 
@@ -123,7 +131,7 @@ def _panels(
     declared = tuple(
         Declare(Var(name, cut.type(name, var.type)), None) for name, var in local.items()
     )
-    steps = fuse((*declared, *body), count, runs.blank(group))
+    steps = fuse((*declared, *body), count, runs.blank(group), frozenset())
     steps = tuple(s for s in steps if not (isinstance(s, Declare) and s.target.name in local))
     match steps:
         case (Kernel(private=private) as kernel,) if not (nested and _mention(private, count)):
@@ -146,5 +154,29 @@ def _panels(
     return Panels(
         Axis(wish, shared.extent), count, first, crossing, views,
         tuple(name for name in shared.sums if name in inside),
-        tuple(streamed.values()), steps, group,
+        tuple(streamed.values()), steps, group, declared, body,
     )  # fmt: skip
+
+
+def _of_columns(panels: Panels, is_size: IsSize, runs: Runs, names: Names, fuse: Fuse) -> Panels:
+    """Panels of rows whose statements are about fewer columns, where that is possible."""
+    wish = f"{panels.count.name.removesuffix('_count')}_seen"
+    count, first, exact = (
+        Var(names.fresh(f"{wish}{end}"), INT) for end in ("", "_first", "_exact")
+    )
+    extent, rows = panels.axis.extent, (panels.count, panels.first)
+    found = narrowed(panels.declared, panels.cut, rows, extent, count, is_size)
+    if found is None:
+        return panels
+    blank = runs.blank(panels.source)
+    steps = fuse((*found.declared, *found.statements), panels.count, blank, frozenset({count.name}))
+    local = {stmt.target.name for stmt in found.declared}
+    steps = tuple(s for s in steps if not (isinstance(s, Declare) and s.target.name in local))
+    within = temporaries(steps)
+    crossing = tuple(s.target for s in found.declared if s.target.name not in within)
+    until = Until(Binary("+", panels.first, panels.count, INT), exact, found.moderate)
+    inner = Panels(
+        Axis(wish, extent), count, first, crossing, found.views, (), (), steps, panels.cut,
+        until=until,
+    )  # fmt: skip
+    return replace(panels, temporaries=(), body=(inner,))

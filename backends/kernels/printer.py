@@ -97,6 +97,9 @@ class _Printer:
         inner = indent + _INDENT
         extent = print_expr(panels.axis.extent)
         head = f"panels of {panels.count.name} values of {panels.axis.name} in range({extent})"
+        if panels.until is not None:
+            end = print_expr(panels.until.end)
+            head = f"the first {panels.count.name} of {extent} columns, {end} if that is exact"
         lines = [f"{indent}{head}{_from(panels)}:"]
         lines += [
             f"{inner}temporary {var.name} : {print_type(var.type)}  # {_bytes(var)}"

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from loma import config
 from loma.backends.lowering import together
+from loma.backends.lowering.borders import at_borders
 from loma.backends.lowering.frames import may_throw
 from loma.backends.lowering.grouped import Additions, are_additions
 from loma.backends.lowering.interleaved import apart, written_out
@@ -110,6 +111,8 @@ def _without_divisions(
         if outside and are_additions(stmt, kind, body, axes, assign):
             made = _grouped(context, Additions(context, stmt, body, axes), made, source)
         return [*nodes, made]
+    if context.machine.lanes > 1:
+        body = at_borders(context, axes, body)
     axes, body = written_out(context, stmt.target, kind, body, axes)
     nest = StatementNest(context, axes)
     plan = make_plan(nest, stmt, kind, body, axes, assign, beside)

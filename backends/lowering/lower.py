@@ -24,7 +24,8 @@ from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
     Allocate, Branch, Buffer, Bytes, Clear, Contract, Convolve, Count, Either, HostNode, Later,
-    Launch, PairsPass, Pass, Piece, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
+    Launch, Numbers, PairsPass, Pass, Piece, Question, Repeat, Reserve, Run, Serial, Spread,
+    Stream, Unit,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.distinct import fill_together
@@ -435,11 +436,14 @@ class Lowering:
 
     def _panels(self, panels: Panels) -> list[HostNode]:
         context, machine = self._context, self._context.machine
+        question = self._question(panels)
         inside, count = temporaries((panels,)), panels.count
         nodes = self._allocate_for(panels, inside)
         tensors = tensors_in(panels.source)
         pieces = tuple(self._piece(tensors[name], dim) for name, dim in panels.views)
         context.counts |= {panels.count.name, panels.first.name}
+        if panels.until is not None:
+            context.at_least[panels.count.name] = panels.until.end
         context.start_panels({var.name for var in panels.streamed})
         lazy, self._lazy = self._lazy, {}
         reserved: list[HostNode] = []
@@ -450,6 +454,8 @@ class Lowering:
         with context.cut(pieces, panels.axis.extent), context.within(*_moving(panels)):
             body = (*reserved, *self.block(panels.body))
         self._lazy = lazy
+        if panels.until is not None:
+            return [*nodes, Stream(panels, (), (), 0, 1, pieces, context.end_panels(), body)]
         usual = machine.product_bytes if _multiplies(body) else machine.panel_bytes
         options = (usual, usual // 4, usual * 4, usual // 16)
         cache = context.choose("panel", panels.axis.name, options, WHOLE)
@@ -458,11 +464,32 @@ class Lowering:
             tuple(_bytes(var, count.name) for var in _held(panels) if count in _dims(var)),
             tuple(_bytes(var, "") for var in panels.streamed),
             cache,
-            1 if any(isinstance(step, Panels) for step in panels.body) else machine.panel_least,
+            1 if any(map(_are_whole_panels, panels.body)) else machine.panel_least,
             pieces, context.end_panels(), body,
-            not machine.teams and panels.writes <= {name for name, _ in panels.views},
+            not machine.teams and panels.writes <= {name for name, _ in panels.views}, question,
         )  # fmt: skip
         return [*nodes, stream]
+
+    def _question(self, panels: Panels) -> Question | None:
+        """What has to be known before the panels of rows."""
+        if panels.inner is None or panels.inner.until is None:
+            return None
+        until, tensors = panels.inner.until, tensors_in(panels.source)
+        asked = (*until.moderate.divisors, *until.moderate.tensors)
+        numbers = [self._numbers(tensors[var.name]) for var in asked]
+        known = tuple(own for own in numbers if own is not None)
+        return Question(until, known, len(known) == len(numbers))
+
+    def _numbers(self, tensor: Var) -> Numbers | None:
+        """None where its elements are no runs that are all as far apart."""
+        part, whole = self._context.part_dims(tensor), self._context.dims(tensor)
+        view = self._context.views.get(tensor.name)
+        cut = {} if view is None else view.whole
+        dim = max(cut, default=0)
+        if not cut.keys() <= {0, dim}:
+            return None
+        runs, length, stride = map(sizes.product, (part[:dim], part[dim:], whole[dim:]))
+        return Numbers(tensor, runs, length, stride)
 
 
 def _operands(sweep: Sweep) -> tuple[Var, ...]:
@@ -560,6 +587,10 @@ def _multiplies(nodes: Sequence[HostNode]) -> bool:
             case Branch(then=then, other=other) if _multiplies((*then, *other)):
                 return True
     return False
+
+
+def _are_whole_panels(step: Step) -> bool:
+    return isinstance(step, Panels) and step.until is None
 
 
 def _held(panels: Panels) -> Iterator[Var]:

@@ -96,6 +96,12 @@ class Nest(ABC):
                 return self.reduce(expr)
             case NoDiff(operand) | Builtin(marks.HELD | marks.CHECKED, (operand,)):
                 return self.value(operand)
+            case Select(Builtin(marks.EXISTS, (ZeroPad() as pad,)), then, other):
+                tests = self._exists(pad)
+                if not tests:
+                    return self.value(then)
+                first, second = self.value(then), self.value(other)
+                return Select(b.every(tests), first, second, expr.type, expr.span)
             case Select(cond, then, other):
                 with self._conditional():
                     first, second = self.value(then), self.value(other)
@@ -275,6 +281,15 @@ class Nest(ABC):
         kept = self.keeper.offset(access, place) if self.keeper and access.loose else None
         found = element(pad.read.tensor, self.offset(access, True, kept), pad.read)
         return _read_if(tests() if kept is None else [b.binary(">=", kept, ZERO)], found)
+
+    def _exists(self, pad: ZeroPad) -> list[Expr]:
+        """The tests of whether a padded read has an element, where the loop at hand needs some."""
+        access = self.access(pad.read, True)
+        if self.frame.variant == "inside" and not access.loose:
+            return []
+        if stretch := self.frame.mask(access):
+            return [builtin(IN_STRETCH, stretch)]
+        return [builtin(INSIDE, self.value(s.expr), s.size) for s in self.may_leave(access)]
 
     def may_leave(self, access: Access) -> list[Subscript]:
         """The subscripts of a padded read that are not provably inside their dimension."""

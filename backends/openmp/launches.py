@@ -17,11 +17,11 @@ from loma.backends.cfamily.cpp import ELEMENTS, scalar_type
 from loma.backends.cfamily.device import DeviceNode
 from loma.backends.cfamily.names import cpp_name, cpp_string, local_name
 from loma.backends.cfamily.writer import Writer
-from loma.backends.kernels.ir import Kernel
+from loma.backends.kernels.ir import Kernel, Until
 from loma.backends.openmp.print import write_tree
 from loma.backends.lowering.serial import tensors_in
 from loma.backends.schedule.host import (
-    Buffer, Bytes, Clear, Either, Group, Launch, PairsPass, Pass, Serial, Spread, Stream,
+    Buffer, Bytes, Clear, Either, Group, Launch, PairsPass, Pass, Question, Serial, Spread, Stream,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core import sizes
@@ -187,6 +187,9 @@ def write_pieces(owner: HostWriter, launch: Launch, first: c.Expression) -> None
 
 def write_stream(owner: HostWriter, stream: Stream) -> None:
     context, writer, panels = owner.context, owner.writer, stream.panels
+    if panels.until is not None:
+        _write_columns(owner, stream, panels.until)
+        return
     count = cpp_name(panels.count.name)
     first, size = cpp_name(panels.first.name), f"{count}_panel_"
     extent = context.ints(panels.axis.extent)
@@ -196,7 +199,10 @@ def write_stream(owner: HostWriter, stream: Stream) -> None:
         cache = c.number(stream.cache)
         parts = extent, bytes_, operands, cache, c.number(stream.least)
         rule = "shared_panel" if stream.of_any_size else "panel"
+        rule = rule if stream.question is None else "panel_of_rows"
         writer.line(f"const int64_t {size} = loma::{rule}({c.list_text(parts)});")
+        if stream.question is not None:
+            _write_question(owner, stream.question, c.Binary("<", c.Token(size), extent))
         owner.nodes(stream.before)
         run = "loma::panels_apart" if stream.apart else "loma::panels"
         shared = (bytes_, cache) if stream.apart else ()
@@ -204,12 +210,50 @@ def write_stream(owner: HostWriter, stream: Stream) -> None:
         given = c.list_text((name, extent, c.Token(size), *shared))
         head = f"{run}({given}, [&](int64_t {first}, int64_t {count})"
         with writer.block(head, ");"):
-            for piece in stream.pieces:
-                view, whole = local_name(piece.var.name), context.variable(piece.tensor)
-                part = f"loma::part({whole}, {piece.dim}, {first}, {count})"
-                writer.line(f"loma::Tensor {view} = {part};")
-            with context.cut(stream.pieces, panels.axis.extent):
-                owner.nodes(stream.body)
+            _write_panel(owner, stream)
+
+
+def _write_panel(owner: HostWriter, stream: Stream) -> None:
+    context, panels = owner.context, stream.panels
+    first, count = cpp_name(panels.first.name), cpp_name(panels.count.name)
+    for piece in stream.pieces:
+        view, whole = local_name(piece.var.name), context.variable(piece.tensor)
+        part = f"loma::part({whole}, {piece.dim}, {first}, {count})"
+        owner.writer.line(f"loma::Tensor {view} = {part};")
+    with context.cut(stream.pieces, panels.axis.extent):
+        owner.nodes(stream.body)
+
+
+def _write_question(owner: HostWriter, question: Question, worth_it: c.Expression) -> None:
+    """Declares whether columns may be left out."""
+    context, until, asked = owner.context, question.until, question.until.moderate
+    if not question.possible:
+        owner.writer.line(f"const bool {cpp_name(until.exact.name)} = false;")
+        return
+    sizes_ = ", ".join(c.item_text(context.ints(size)) for size in asked.sizes)
+    tests = [c.item_text(worth_it), f"loma::within({{{sizes_}}}, {asked.long})"]
+    tests += [f"std::abs({context.variable(var)}) <= {asked.most}" for var in asked.scalars]
+    for k, numbers in enumerate(question.numbers):
+        least = 1.0 / asked.most if k < len(asked.divisors) else 0.0
+        _, memory = data(context, numbers.tensor, False)
+        given = map(context.ints, (numbers.runs, numbers.length, numbers.stride))
+        ends = f"{c.list_text(tuple(given))}, {least}, {asked.most}"
+        tests.append(f"loma::moderate<real>({memory}, {ends})")
+    owner.writer.line(f"const bool {cpp_name(until.exact.name)} =")
+    for test in tests[:-1]:
+        owner.writer.line(f"    {test} &&")
+    owner.writer.line(f"    {tests[-1]};")
+
+
+def _write_columns(owner: HostWriter, stream: Stream, until: Until) -> None:
+    context, writer, panels = owner.context, owner.writer, stream.panels
+    first, count = cpp_name(panels.first.name), cpp_name(panels.count.name)
+    end, extent = context.ints(until.end), context.ints(panels.axis.extent)
+    chosen = c.Conditional(c.Token(cpp_name(until.exact.name)), end, extent)
+    writer.line(f"[[maybe_unused]] const int64_t {first} = 0;")
+    writer.line(f"const int64_t {count} = {c.item_text(chosen)};")
+    owner.nodes(stream.before)
+    _write_panel(owner, stream)
 
 
 def bytes_of(context: CppContext, parts: Sequence[Bytes]) -> c.Expression:

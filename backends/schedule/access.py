@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from loma.backends.schedule.marks import EXISTS
 from loma.core import sizes
-from loma.core.bounds import stays_inside
 from loma.core.ir import (
     INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, Op, Reduce, Var, ZeroPad,
 )  # fmt: skip
@@ -83,13 +83,13 @@ def analyse(
     it provably stays inside: no check before the loops can tell.
     """
     varying = ragged(axes)
-    dims, extents = context.dims(read.base), context.extents(axes)
+    dims = context.dims(read.base)
     subscripts: list[Subscript] = []
     coefficients: dict[str, Expr] = {}
     rest: Expr = ZERO
     for dim, (expr, stride) in enumerate(zip(read.subscripts, strides(dims), strict=True)):
         varies = sizes.mentions(expr, varying)
-        loose = varies and not stays_inside(expr, dims[dim], extents, context.is_size)
+        loose = varies and not context.stays_inside(expr, dims[dim], axes)
         parts = None if loose else sizes.affine(expr, tuple(axes))
         subscripts.append(Subscript(expr, dim, dims[dim], stride, parts))
         if parts is None:
@@ -139,7 +139,11 @@ def reads(expr: Expr, axes: tuple[Axis, ...]) -> Iterable[tuple[Index, tuple[Axi
 def steps(expr: Expr) -> int:
     """About how many steps of arithmetic an element counts: one, or more where the expression holds
     anything but element reads and arithmetic."""
-    dear = any(isinstance(node, Builtin | Call | Op | Reduce) for node in walk(expr))
+    dear = any(
+        isinstance(node, Builtin | Call | Op | Reduce)
+        and not (isinstance(node, Builtin) and node.name == EXISTS)
+        for node in walk(expr)
+    )
     return _EXPENSIVE if dear else 1
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from loma.backends.schedule.choices import Choices
 from loma.backends.schedule.marks import unmarked
 from loma.backends.schedule.target import Target
-from loma.core import sizes
+from loma.core import bounds, sizes
 from loma.core.effects import assigned, counters
 from loma.core.ir import INT, Axis, Expr, For, Function, Index, Module, Stmt, TensorType, Var
 from loma.core.printer import print_expr
@@ -65,6 +65,7 @@ class FunctionContext:
         self.counters: dict[str, Expr] = {}
         self.views: dict[str, View] = {}  # inside panels and blocks: by tensor, its part
         self.counts: set[str] = set()  # sizes of panels
+        self.at_least: dict[str, Expr] = {}  # what some of them are not smaller than
         self._panels: list[tuple[set[str], dict[str, View], list[Permute]]] = []
         self.current = NOWHERE  # the statement at hand
         self.assigned = {*assigned(function.body), *counters(function.body)}
@@ -176,6 +177,15 @@ class FunctionContext:
     def extents(self, axes: Iterable[Axis]) -> dict[str, Expr]:
         """The ranges of axes and of the loop counters around."""
         return self.counters | {axis.name: axis.extent for axis in axes}
+
+    def stays_inside(self, subscript: Expr, size: Expr, axes: Sequence[Axis]) -> bool:
+        """Whether a subscript provably stays in a dimension, whatever the sizes are (when no axis
+        is empty)."""
+        extents = self.extents(axes)
+        if bounds.stays_inside(subscript, size, extents, self.is_size):
+            return True
+        least = self.at_least.get(size.name) if isinstance(size, Var) else None
+        return least is not None and bounds.stays_inside(subscript, least, extents, self.is_size)
 
     @contextmanager
     def counting(self, loop: For) -> Iterator[None]:

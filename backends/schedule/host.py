@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from loma.backends.kernels.ir import Chain, Kernel, Panels, Sweep, kernels_of
+from loma.backends.kernels.ir import Chain, Kernel, Panels, Sweep, Until, kernels_of
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.core.ir import Element, Expr, For, If, Stmt, Var, While
@@ -341,6 +341,27 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class Numbers:
+    """Elements of a tensor that is cut in one dimension at most: ``runs`` of them, ``length`` long,
+    ``stride`` apart."""
+
+    tensor: Var
+    runs: Expr
+    length: Expr
+    stride: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Whether ``until.moderate`` holds; ``numbers`` are the tensors that it asks for, ``divisors``
+    first. If it is not ``possible`` to ask, the answer is no."""
+
+    until: Until
+    numbers: tuple[Numbers, ...]
+    possible: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Stream:
     """Panels of an axis: as many values as keep temporaries, of ``bytes`` for each value, in
     ``cache`` bytes, but enough to be worth reading ``operands`` bytes for every panel, and
@@ -348,7 +369,11 @@ class Stream:
 
     They run one after the other, with parallel loops inside; or, where they are ``apart``, each
     writing parts of its own, and at least as many as threads, which hold no more at once than about
-    what the cache does, in parallel, each on one thread."""
+    what the cache does, in parallel, each on one thread.
+
+    Panels of rows that may leave out columns ask a ``question`` before, and have no more than a
+    quarter of all rows; the one panel of columns in each of them (``panels.until``) neither counts
+    bytes nor comes again."""
 
     panels: Panels
     bytes: tuple[Bytes, ...]
@@ -359,13 +384,15 @@ class Stream:
     before: tuple[HostNode, ...]
     body: tuple[HostNode, ...]
     apart: bool = False
+    question: Question | None = None
 
     @property
     def of_any_size(self) -> bool:
         """Whether generated loops take no sum whose parts depend on how many values a panel has."""
         blocks = any(kernel.blocks is not None for kernel in kernels_of(self.panels.body))
         inner = (node for node in self.body if isinstance(node, Stream))
-        return self.apart and not blocks and all(node.of_any_size for node in inner)
+        apart = self.apart or self.panels.until is not None
+        return apart and not blocks and all(node.of_any_size for node in inner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import assert_never
 
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.schedule.host import (
-    Allocate, Arranged, Branch, Bytes, CheckOnce, CheckRange, CheckSome, Clear, Contract,
-    Convolve, Count, Either, Group, HostNode, Later, Launch, Meeting, Operand, PairsPass, Pass,
-    Permute, Piece, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
+    Allocate, Arranged, Branch, Bytes, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve,
+    Count, Either, Group, HostNode, Later, Launch, Meeting, Operand, PairsPass, Pass, Permute,
+    Piece, Question, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.printer import INDENT, indented, name, named, print_tree, text
@@ -228,6 +228,10 @@ def _launch(node: Launch) -> list[str]:
 
 def _stream(node: Stream) -> list[str]:
     panels = node.panels
+    if panels.until is not None:
+        end, whole = text(panels.until.end), text(panels.axis.extent)
+        count = f"{panels.count.name} = {end} if {panels.until.exact.name} else {whole}"
+        return [f"columns up to {count}:", *indented(_pieces(node.pieces)), *_block(node.body)]
     span = f"range({text(panels.axis.extent)})"
     facts = [f"a value takes {_bytes(node.bytes)}"] if node.bytes else []
     facts += [f"{_bytes(node.operands)} are read for each panel"] if node.operands else []
@@ -236,7 +240,23 @@ def _stream(node: Stream) -> list[str]:
     head = f"{kind} of {panels.count.name} values of {panels.axis.name} in {span}:"
     head += f"  # {'; '.join(facts)}" if facts else ""
     before = [line for inner in node.before for line in _node(inner)]
+    if node.question is not None:
+        before.append(_question(node.question))
     return [*before, head, *indented(_pieces(node.pieces)), *_block(node.body)]
+
+
+def _question(question: Question) -> str:
+    asked, name = question.until.moderate, question.until.exact.name
+    if not question.possible:
+        return f"{name} = 0"
+    most = f"{asked.most:g}"
+    facts = [f"1 <= {text(size)} <= {asked.long}" for size in asked.sizes]
+    facts += [f"all of {n.tensor.name} in {1 / asked.most:g} to {most}, but for signs"
+              for n in question.numbers[: len(asked.divisors)]]  # fmt: skip
+    names = [n.tensor.name for n in question.numbers[len(asked.divisors) :]]
+    names += [var.name for var in asked.scalars]
+    facts += [f"{', '.join(names)} at most {most}"] if names else []
+    return f"{name} = {'; '.join(facts)}"
 
 
 def _pass(node: Pass) -> list[str]:

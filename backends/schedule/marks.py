@@ -1,4 +1,5 @@
-"""Marks of subscripts that stand under a condition (:mod:`loma.backends.schedule.guards`)."""
+"""Marks of subscripts that stand under a condition (:mod:`loma.backends.schedule.guards`), and of
+conditions that ask for a padded read (:mod:`loma.backends.lowering.borders`)."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from loma.core.walk import map_children
 
 # The conditions prove that it is inside; the element is tested. No program's function is so called.
 HELD, CHECKED = "@held", "@checked"
+# Whether the padded read that is its argument has an element.
+EXISTS = "@exists"
 
 
 def mark_of(subscript: Expr) -> str | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from loma.backends.schedule.access import Access, Subscript
 from loma.backends.schedule.host import CheckRange
 from loma.backends.schedule.marks import mark_of
-from loma.core import bounds, sizes
+from loma.core import sizes
 from loma.core.ir import Axis, Expr, IndexAssign, Select, Var
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ def provably_inside(subscript: Subscript, axes: Sequence[Axis], context: Functio
     affine, or that a condition chooses."""
     if subscript.parts is None and not isinstance(subscript.expr, Select):
         return False
-    return bounds.stays_inside(
-        subscript.expr, subscript.size, context.extents(axes), context.is_size
-    )
+    return context.stays_inside(subscript.expr, subscript.size, axes)
 
 
 def range_checks(

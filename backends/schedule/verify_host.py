@@ -285,7 +285,19 @@ class _Verifier:
                 parts = {piece.tensor.name for piece in node.pieces}
                 shared = sorted(node.panels.writes - parts)
                 self.require(not shared, f"panels that are apart share {', '.join(shared)}")
-            self.inside(node.body, node.panels.count.name, node.panels.first.name)
+            question, until = node.question, node.panels.until
+            if question is not None:
+                asked = question.until.moderate
+                self.ints(*asked.sizes)
+                self.known(*asked.scalars)
+                for numbers in question.numbers:
+                    self.tensor(numbers.tensor)
+                    self.ints(numbers.runs, numbers.length, numbers.stride)
+            if until is not None:
+                self.ints(until.exact, until.end)
+            more = [] if question is None else [question.until.exact.name]
+            part = [node.panels.count.name, node.panels.first.name]
+            self.inside(node.body, *part, *more)
 
     def sweep(self, node: Pass) -> None:
         self.alone()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from reverse_cases import CASES, NEEDED_ON_ENTRY, REFUSED, WRITTEN_FIRST
+from sampled import one_in
 from scalar_oracle import Scalars, close
 
 from loma import errors
@@ -52,7 +53,7 @@ def test_against_differences(case: str) -> None:
     check_reverse(program, "f", "d_f", args)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", one_in(2, CASES, 1))
 def test_reverse_of_reverse(case: str) -> None:
     text, args = CASES[case]
     program = Scalars(text + "\nd_f = rev_diff(f)\ndd_f = rev_diff(d_f)\n")
@@ -60,7 +61,7 @@ def test_reverse_of_reverse(case: str) -> None:
     check_reverse(program, "d_f", "dd_f", program.adjoint_arguments("f", args, weights), 1e-5)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", one_in(2, CASES))
 def test_reverse_of_forward_and_forward_of_reverse(case: str) -> None:
     text, args = CASES[case]
     program = Scalars(
@@ -78,7 +79,7 @@ def test_reverse_of_forward_and_forward_of_reverse(case: str) -> None:
     check_reverse(program, "t_f", "r_t", duals, 1e-5)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", one_in(2, CASES, 1))
 def test_text_is_a_program_again(case: str) -> None:
     text, _ = CASES[case]
     module = differentiate(parse(text + "\nd_f = rev_diff(f)\ndd_f = rev_diff(d_f)\n"))

@@ -40,8 +40,8 @@ def calls(program: Program, scalars: Scalars) -> dict[str, list[Any]]:
 @pytest.mark.parametrize(
     ("options", "level"),
     [
-        (Options("double", "slices"), "-O2"),
-        pytest.param(Options("double", "pointers"), "-O0", marks=pytest.mark.full),
+        pytest.param(Options("double", "slices"), "-O2", marks=pytest.mark.full),
+        (Options("double", "pointers"), "-O0"),
         pytest.param(
             Options("double", "pointers", by_value=0, stack=0), "-O1", marks=pytest.mark.full
         ),

@@ -27,7 +27,8 @@ def test_plan_keeps_to_the_time(iteration_seconds: float) -> None:
     assert counts[-1] >= 3 * counts[0]
 
 
-@pytest.mark.parametrize("native", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("native", [False, True])
 def test_all_versions(tmp_path: Path, native: bool) -> None:
     from capsnet_loma.native_program import build
 

@@ -78,7 +78,7 @@ def agree(old: Interpreter, new: Interpreter, name: str, args: Sequence[Any]) ->
     return expected
 
 
-@pytest.mark.parametrize("case", one_in(4, ALL), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", one_in(8, ALL), ids=lambda case: case.name)
 def test_programs_and_their_derivatives(case: Any) -> None:
     final = pipeline.program(case.text, every=True)
     old, new = Interpreter(final.module), Interpreter(moved(final.module))
@@ -295,6 +295,6 @@ FOLDERS = ("capsnet_loma", "loma/optim", "examples", "benchmarks")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.loma"))
 
 
-@pytest.mark.parametrize("path", one_in(4, FILES), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", one_in(8, FILES), ids=lambda path: path.stem)
 def test_programs_stay_well_formed(path: Path) -> None:
     moved(pipeline.program(path.read_text("utf-8"), str(path), every=True).module)

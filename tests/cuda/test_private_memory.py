@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import shim
 import torch
+from sampled import diagonals
 from torch import Tensor
 
 import capsnet_loma
@@ -44,10 +45,12 @@ def routing(predicted: Tensor, rounds: int, over_inputs: int) -> Tensor:
     return out
 
 
-@pytest.mark.parametrize("over_inputs", [0, 1])
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_routing(module: Any, sizes: tuple[int, ...], over_inputs: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "over_inputs"),
+    diagonals(4, [torch.float32, torch.float64], SIZES, [0, 1]),
+    ids=str,
+)
+def test_routing(module: Any, dtype: torch.dtype, sizes: tuple[int, ...], over_inputs: int) -> None:
     *shape, rounds = sizes
     predicted = (0.3 * torch.randn(shape, dtype=dtype)).requires_grad_()
     exact = predicted.detach().double().requires_grad_()

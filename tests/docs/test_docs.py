@@ -40,6 +40,8 @@ from loma.config import OPTIMISATIONS
 from loma.frontend import parse
 from loma.tools.cli import main
 
+LATER = {"docs/layers.md", "docs/recipes.md", "docs/python.md", "docs/gradients.md"}  # --full
+
 
 class Page:
     """Replays a page's blocks. Names that its Python statements make last to the page's end."""
@@ -109,7 +111,9 @@ class Page:
 
 
 @pytest.mark.cpu
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(page, marks=pytest.mark.full if page in LATER else ()) for page in PAGES]
+)
 def test_pages_show_what_happens(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

@@ -165,6 +165,7 @@ def test_long_programs_from_python() -> None:
          + "    elif x < 1.0:\n        y = 2.0\n" * 20_000 + "    return y\n", "chain of so many"),
         ("    return " + "x if x > 0.0 else " * 200 + "x\n", "split a long expression"),
     ],
+    ids=["sum", "product", "power", "branches", "conditional"],
 )  # fmt: skip
 def test_what_is_too_long_is_told_once(text: str, hint: str) -> None:
     with pytest.raises(errors.SyntaxNotSupported, match="nested more than 150 levels") as caught:

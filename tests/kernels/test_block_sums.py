@@ -79,7 +79,7 @@ def test_parts_come_last_where_they_can() -> None:
     assert targets("before that is written again") == ["r", "y", "a_parts", "y"]
 
 
-@pytest.mark.parametrize(("case", "elements"), diagonals(2, CASES, [1, 12]))
+@pytest.mark.parametrize(("case", "elements"), diagonals(4, CASES, [1, 12]))
 def test_values(case: str, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As trees and as plain statements, whatever blocks have, for all sizes from 0."""
     machine = replace(registry.CPU.machine, rows=elements)

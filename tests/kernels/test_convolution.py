@@ -611,7 +611,9 @@ def test_the_switch_leaves_the_librarys_calls(monkeypatch: pytest.MonkeyPatch, v
 def plain() -> Iterator[LomaModule]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOMA_OPT", "-convolution")
-        yield loma.compile(PROGRAM)
+        module = loma.compile(PROGRAM)
+        with_loma(module, LARGE, *operands(LARGE, torch.float32))  # compiled where it stays
+        yield module
 
 
 def test_without_the_optimisation_nothing_is_measured(

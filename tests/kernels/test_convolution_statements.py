@@ -186,8 +186,9 @@ TRIALS = [(case, shapes) for case in CASES for shapes in case.shapes]
 
 
 @pytest.fixture(scope="module")
-def program() -> Program:
-    return Program([case.text for case in CASES])
+def program(pytestconfig: pytest.Config) -> Program:
+    own = CASES if pytestconfig.getoption("--full") else CASES[::4]
+    return Program([case.text for case in CASES], first=[case.name for case in own])
 
 
 def _ids(value: object) -> str:

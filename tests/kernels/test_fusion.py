@@ -21,7 +21,7 @@ from loma.passes import optimise
 
 FEW, BACKWARDS, WHOLE = Order(), Order(block=3, panel=1, backwards=True), Order(block=99, panel=99)
 POINTS = [
-    *one_in(3, [*INDEX_POINTS, *TRAP_POINTS], 1),
+    *one_in(6, [*INDEX_POINTS, *TRAP_POINTS], 1),
     *(pytest.param(point, marks=pytest.mark.full) for point in (*OPERATOR_POINTS, *LAYER_POINTS)),
 ]
 

@@ -58,7 +58,7 @@ def test_index_statement(
     check_case(traps if is_trap else program, BY_NAME[name], libtorch=libtorch)
 
 
-@pytest.mark.parametrize("name", [*one_in(3, INDEX_NAMES), *LATER])
+@pytest.mark.parametrize("name", [*one_in(6, INDEX_NAMES), *LATER])
 def test_in_float32(program: Program, traps: Program, name: str) -> None:
     case = BY_NAME[name]
     args = case.arguments()

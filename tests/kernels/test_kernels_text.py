@@ -85,8 +85,11 @@ def test_kernels(name: str, golden: Callable[[str, str], None]) -> None:
     golden(f"kernels_{name}.loma", shown)
 
 
-def test_the_code_shares_among_threads_what_is_said_to_be_shared() -> None:
-    for case in INDEX_CASES:
+def test_the_code_shares_among_threads_what_is_said_to_be_shared(
+    pytestconfig: pytest.Config,
+) -> None:
+    every = pytestconfig.getoption("--full")
+    for case in INDEX_CASES if every else INDEX_CASES[::3]:
         if case.name == "transposed_squares":  # what a division leaves has a loop of its own
             continue
         module = pipeline.program(case.text).module

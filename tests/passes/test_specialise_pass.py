@@ -83,7 +83,7 @@ class Program(oracle.Program):
 
 
 @pytest.mark.parametrize(
-    "case", one_in(4, [*INDEX_CASES, *OPERATOR_CASES]), ids=lambda case: case.name
+    "case", one_in(8, [*INDEX_CASES, *OPERATOR_CASES]), ids=lambda case: case.name
 )
 def test_same_results(case: Any) -> None:
     program = Program([case.text])

@@ -28,7 +28,7 @@ from tree_loops import run_tree
 from loma.backends.schedule.host import (
     Allocate, Arranged, Branch, Buffer, CheckOnce, CheckRange, CheckSome, Clear, Contract,
     Convolve, Count, Either, Group, HostNode, Later, Launch, Operand, PairsPass, Pass, Permute,
-    Piece, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
+    Piece, Question, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core.effects import written
@@ -378,12 +378,34 @@ class _Host:
     def stream(self, node: Stream) -> None:
         panels = node.panels
         self.nodes(node.before)
+        if node.question is not None:
+            self.env[node.question.until.exact.name] = self.is_moderate(node.question)
+        if panels.until is not None:
+            exact = self.env[panels.until.exact.name]
+            many = self.whole(panels.until.end if exact else panels.axis.extent)
+            self.env |= {panels.count.name: many, panels.first.name: 0}
+            with self.cut(node.pieces, 0, many):
+                self.nodes(node.body)
+            return
         parts = list(self.machine.pieces(0, self.whole(panels.axis.extent), MOST))
         order = self.machine.shuffled(range(len(parts))) if node.apart else range(len(parts))
         for first, count in (parts[number] for number in order):
             self.env |= {panels.count.name: count, panels.first.name: first}
             with self.cut(node.pieces, first, count):
                 self.nodes(node.body)
+
+    def is_moderate(self, question: Question) -> bool:
+        asked = question.until.moderate
+        if not question.possible or not all(
+            1 <= self.whole(size) <= asked.long for size in asked.sizes
+        ):
+            return False
+        values = [abs(np.asarray(self.env[n.tensor.name])) for n in question.numbers]
+        divisors = values[: len(asked.divisors)]
+        values += [abs(np.asarray(self.env[var.name])) for var in asked.scalars]
+        return all(bool(np.all(v <= asked.most)) for v in values) and all(
+            bool(np.all(v >= 1 / asked.most)) for v in divisors
+        )
 
     @contextmanager
     def cut(self, pieces: Sequence[Piece], first: int, count: int) -> Iterator[None]:

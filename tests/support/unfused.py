@@ -21,7 +21,7 @@ from loma.backends.kernels.sharing import Library
 from loma.core import builder as b
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Declare, Expr, FloatConst, For, Function, If, Index, IndexAssign,
-    IntConst, Module, Stmt, TensorType, Var, Zero, is_tensor_function,
+    IntConst, Module, Select, Stmt, TensorType, Var, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import blocks, map_blocks, map_children, map_expressions, statements
@@ -150,6 +150,12 @@ class _Plain:
         declared = tuple(Declare(var, None) for var in panels.temporaries)
         body = (*declared, *self.steps(panels.body))
         part = panels.count, panels.first
+        if panels.until is not None:
+            # Those that run the result have numbers that are moderate, unless a size is 0.
+            asked = [b.binary(">", size, IntConst(0)) for size in panels.until.moderate.sizes]
+            end = Select(b.every(asked), panels.until.end, panels.axis.extent, INT)
+            inner = tuple(_moved(s, dict(panels.views), panels.first, self._names) for s in body)
+            return (Assign(panels.first, "=", IntConst(0)), Assign(panels.count, "=", end), *inner)
         return self._parts(panels.axis, part, panels.views, body, IntConst(self._order.panel))
 
     def _parts(

@@ -363,6 +363,7 @@ def test_a_record_of_another_shape_counts_as_none(
 # --------------------------------------------------------------------------- what is linked later
 
 
+@pytest.mark.full
 def test_a_program_without_python_does_not_link_what_is_damaged(tmp_path: Path) -> None:
     module = loma.compile(PROGRAM)
     folder = tmp_path / "objects" / module.__folder__.name

@@ -272,6 +272,7 @@ def test_one_openmp_runtime_in_the_process() -> None:
     assert process.communicate()[0] == "1\n"
 
 
+@pytest.mark.full
 def test_a_program_without_python(tmp_path: Path) -> None:
     module = loma.compile(SQUARE)
     main = tmp_path / "main.cpp"

@@ -34,6 +34,9 @@ namespace {
 // Bytes of temporaries in a panel that is worth a thread.
 constexpr int64_t kLeastShare = 128 << 10;
 
+// Rows that are a panel anyway.
+constexpr int64_t kFewRows = 32;
+
 }  // namespace
 
 #ifdef LOMA_SANITIZE_THREAD
@@ -179,6 +182,12 @@ int64_t panel(int64_t extent, int64_t bytes, int64_t operands, int64_t cache, in
   const int64_t wanted = std::max(cache, 2 * operands);
   const int64_t most = std::max(least, wanted / std::max<int64_t>(bytes, 1));
   return std::max<int64_t>(1, std::min({extent, most, kMostInPart}));
+}
+
+int64_t panel_of_rows(int64_t extent, int64_t bytes, int64_t operands, int64_t cache,
+                      int64_t least) {
+  const int64_t quarter = std::max<int64_t>(kFewRows, (extent + 3) / 4);
+  return std::min(panel(extent, bytes, operands, cache, least), quarter);
 }
 
 void panels(const char* name, int64_t extent, int64_t size, Panel body) {

@@ -64,6 +64,11 @@ int64_t panel(int64_t extent, int64_t bytes, int64_t operands, int64_t cache, in
 // each thread, and let the panels of all of them share the cache.
 int64_t shared_panel(int64_t extent, int64_t bytes, int64_t operands, int64_t cache, int64_t least);
 
+// The same for rows that are about fewer columns the earlier they come: no more than a quarter of
+// all. Sums over columns depend on it.
+int64_t panel_of_rows(int64_t extent, int64_t bytes, int64_t operands, int64_t cache,
+                      int64_t least);
+
 using Panel = Callback<int64_t, int64_t>;
 
 // body(first, count) for panels of ``size`` of ``extent`` values, one after the other. ``name`` is

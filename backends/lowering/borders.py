@@ -1,0 +1,70 @@
+"""Conditions that only keep one read inside its tensor, around more than that read.
+
+``x[i + p] * w[p] if i + p < N else 0.0`` is no ``zero_pad``, as zero times a w that is not finite
+is NaN. But it holds where the read has an element, and only there: so its loops are those of a
+padded read, which need no test but at the border.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from loma.backends.lowering.frames import may_throw
+from loma.backends.schedule.marks import EXISTS, mark_of, unmarked
+from loma.core.bounds import is_never_negative, unsaid_of
+from loma.core.ir import INT, Axis, Builtin, Expr, FloatConst, Index, Reduce, Select, Var, ZeroPad
+from loma.core.walk import free_variables, map_children, walk
+
+if TYPE_CHECKING:
+    from loma.backends.schedule.context import FunctionContext
+
+
+def at_borders(context: FunctionContext, axes: tuple[Axis, ...], expr: Expr) -> Expr:
+    """The value of an index statement, whose subscripts are marked, where such conditions ask
+    whether padded reads exist; those in inner reductions stay."""
+    match expr:
+        case Reduce():
+            return expr
+        case Select(cond, then, FloatConst(0.0)):
+            found = _padded(context, axes, cond, then)
+            if found is not None:
+                return replace(expr, cond=Builtin(EXISTS, (found[0],), INT), then=found[1])
+    return map_children(expr, lambda child: at_borders(context, axes, child))
+
+
+def _padded(
+    context: FunctionContext, axes: tuple[Axis, ...], cond: Expr, then: Expr
+) -> tuple[ZeroPad, Expr] | None:
+    """What stands under a condition with its guarded reads padded, and one of these; None where it
+    says something else than that they exist."""
+    names = {axis.name for axis in axes}
+    if not free_variables(cond) & names or any(isinstance(n, Reduce) for n in walk(then)):
+        return None
+    if may_throw(cond, context.module) or may_throw(then, context.module):
+        return None
+    extents, found = context.extents(axes), list[ZeroPad]()
+
+    def is_room(read: Index) -> bool:
+        plain = unmarked(read)
+        assert isinstance(plain, Index)
+        moving = all(
+            mark_of(s) is None or not isinstance(unmarked(s), Var) for s in read.subscripts
+        )
+        left = unsaid_of(plain, cond) if moving else None
+        return left is not None and all(
+            is_never_negative(end, extents, context.is_size) for end in left
+        )
+
+    def visit(expr: Expr) -> Expr:
+        if isinstance(expr, Index) and any(mark_of(s) is not None for s in expr.subscripts):
+            plain = unmarked(expr)
+            if isinstance(plain, Index) and is_room(expr):
+                found.append(ZeroPad(plain, expr.span))
+                return found[-1]
+        return map_children(expr, visit)
+
+    padded = visit(then)
+    if not found or any(mark_of(node) is not None for node in walk(padded)):
+        return None
+    return found[0], padded
