@@ -37,7 +37,7 @@ class Job:
     """A kernel to be made: of a function of a program, whose operators are in ``namespace``, for
     the values ``slots`` of its sizes and ints. ``key`` is the program's in the cache's index,
     ``folder`` the compiled module's, ``notes`` where the cache notes its kernels. ``choices``: the
-    ways that lowering goes, where they are not the usual ones."""
+    ways that lowering goes, where they are not the usual ones. ``device``: cpu or cuda."""
 
     program: Program
     key: str
@@ -50,6 +50,7 @@ class Job:
     notes: str
     toolchain: Toolchain
     choices: Taken = field(default_factory=dict)
+    device: str = "cpu"
 
 
 class Background:
@@ -166,6 +167,11 @@ def source_of(job: Job, stage: Optimised, choices: Choices) -> GeneratedSource:
     """The kernel's C++."""
     from loma import pipeline
 
+    if job.device == "cuda":
+        return pipeline.device_part(
+            stage, job.function, job.namespace, job.dtype, job.program.contract,
+            sizes_of(job, stage), choices,
+        )  # fmt: skip
     return pipeline.specialised(
         stage, job.function, sizes_of(job, stage), job.namespace, job.dtype,
         job.program.contract, choices,
@@ -182,5 +188,6 @@ def note(job: Job, sizes: dict[str, int], folder: Path, seconds: float) -> None:
         "object": folder.name,
         "seconds": seconds,
         "choices": dict(job.choices),
+        "device": job.device,
     }
     cache.add_note(job.notes, folder.name, made)

@@ -297,19 +297,28 @@ def device_part(
     namespace: str,
     dtype: Literal["float", "double"] = "float",
     contract: bool = True,
+    values: Mapping[str, int] | None = None,
+    choices: Choices | None = None,
 ) -> GeneratedSource:
     """One tensor function for GPUs: host code with the kernels that it starts, which registers
-    itself for the function's operator in ``namespace``, for calls in that type on such a device."""
+    itself for the function's operator in ``namespace``, for calls in that type on such a device.
+
+    With ``choices``, as :func:`specialised` has them, it is made for the sizes and ints ``values``,
+    though it would compute with others, too, and is used where it is loaded by itself."""
     from loma.backends import registry
     from loma.backends import torch as libtorch
     from loma.backends.cfamily.names import cpp_name
 
+    values = values or {}
+    if choices is not None:
+        choices.sizes = values
     with _located_in(stage.module):
         module = _on_gpu(_reachable(stage.module, (function,)))
         operator = f"{namespace}::{cpp_name(function)}"
         return libtorch.generate_specialised(
-            module, registry.CUDA, function, operator, {}, dtype, contract
-        )
+            module, replace(registry.CUDA, choices=choices), function, operator, values, dtype,
+            contract,
+        )  # fmt: skip
 
 
 def device_parts(module: GeneratedSource) -> list[str]:

@@ -11,7 +11,8 @@ runs counts as one. ``LOMA_OPT=-specialise`` turns all this off. Both are read w
 loaded.
 
 What tuning has found for some sizes (:mod:`loma.tuning`) is such a kernel, too, in the place of the
-usual one.
+usual one. GPUs have no others: their kernels are made again for the numbers that they are launched
+with (``cuda/runtime/gpu_kernels.cpp``).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from loma import background, cache, config
 from loma.background import Background, Job, Note
 from loma.errors import SettingError, ToolchainError
 from loma.reports import progress
-from loma.tuning.state import Tune, Tuning, checked
+from loma.tuning.state import ON_CPU, Tune, Tuning, checked
 
 if TYPE_CHECKING:
     import ctypes
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from loma.functions import LomaModule, Record
     from loma.tuning.results import Result
 
-_FIELDS = ("operator", "function", "sizes", "dtype", "object", "seconds", "choices")
+_FIELDS = ("operator", "function", "sizes", "dtype", "object", "seconds", "choices", "device")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,8 @@ def sources(module: LomaModule) -> list[Path]:
     with _lock:
         own = next((m for _, m in _attached if m.namespace == module.__name__), None)
     for note, folder in _known(module.__folder__):
+        if note["device"] != "cpu":
+            continue
         if note["choices"] != (own.wanted(note) if own is not None else {}):
             continue
         counts[note["operator"]] = counts.get(note["operator"], 0) + 1
@@ -148,6 +151,8 @@ def attach(native: ModuleType, program: Program, record: Record, folder: Path) -
     operators, texts = dict(record["operators"]), dict(record["texts"])
     module = _Module(program, program.key(), native, operators, texts, folder, limit)
     for note, _ in _known(module.folder):
+        if note["device"] != "cpu":
+            continue
         operator, slots = f"{native.namespace}::{note['operator']}", tuple(note["sizes"].values())
         native.add_known_kernel(operator, slots, note["dtype"] == "double")
     with _lock:
@@ -203,10 +208,11 @@ def _use(native: ModuleType, wanted: Tune, again: bool = False) -> bool:
 def _tell(native: ModuleType, module: _Module) -> None:
     """Lets the runtime use the thresholds, and what is asked of tuning."""
     call_ns, total_ns = (round(t * 1e6) for t in (_thresholds.call_ms, _thresholds.total_ms))
-    search = None if module.tuning.seconds is None else module.search
+    tuning = module.tuning
     native.set_specialise_hook(
-        module.ask, module.limit, _thresholds.calls, call_ns, total_ns, search
-    )
+        module.ask, module.limit, _thresholds.calls, call_ns, total_ns,
+        None if tuning.tune == "off" else module.search, tuning.seconds is not None,
+    )  # fmt: skip
 
 
 def _known(folder: Path) -> Iterator[tuple[Note, Path]]:
@@ -251,17 +257,23 @@ class _Module:
         return self.tuning.choices(note["function"], slots, is_double)
 
     def search(
-        self, name: str, slots: tuple[int, ...], is_double: bool, tensors: tuple[Any, ...],
-        ints: tuple[int, ...], results: int,
+        self, name: str, slots: tuple[int, ...], is_double: bool, device: int,
+        tensors: tuple[Any, ...], ints: tuple[int, ...], results: int,
     ) -> None:  # fmt: skip
-        """What the runtime calls before the first call with some slots, where it is tuned."""
+        """What the runtime calls before the first call with some slots, where it is tuned; on a GPU
+        also where nothing is to be looked for, but may be known."""
         operator = name.removeprefix(f"{self.namespace}::")
-        request = _Request(self, operator, slots, "double" if is_double else "float")
+        request = _Request(self, operator, slots, "double" if is_double else "float", device)
         function, seconds = self.operators[operator], self.tuning.seconds
-        if _declined or seconds is None or self.tuning.find(function, slots, is_double):
+        if _declined:
             return
         try:
-            _search(request, function, seconds, tensors, ints, results)
+            result = self.tuning.find(function, slots, is_double, device)
+            if result is not None:
+                if device != ON_CPU and result.choices:
+                    _use_known(request)
+            elif seconds is not None:
+                _search(request, function, seconds, tensors, ints, results)
         except KeyboardInterrupt:  # not for the runtime, which cannot pass it on
             _thread.interrupt_main()
         except Exception as error:
@@ -285,6 +297,27 @@ class _Request:
     operator: str
     slots: tuple[int, ...]
     dtype: Literal["float", "double"]
+    device: int = ON_CPU
+
+    @property
+    def function(self) -> str:
+        return self.module.operators[self.operator]
+
+    @property
+    def place(self) -> tuple[str, tuple[int, ...], bool, int]:
+        """Where the runtime has its kernels."""
+        name = f"{self.module.namespace}::{self.operator}"
+        return name, self.slots, self.dtype == "double", self.device
+
+    def choices(self) -> Taken:
+        _, slots, is_double, device = self.place
+        return self.module.tuning.choices(self.function, slots, is_double, device)
+
+
+def _use_known(request: _Request) -> None:
+    """A GPU's kernel that tuning has found: from the cache, or made in the background."""
+    if not _load_known(request):
+        _worker.put(request)
 
 
 def _load_known(request: _Request) -> bool:
@@ -292,8 +325,9 @@ def _load_known(request: _Request) -> bool:
     for note, folder in _known(request.module.folder):
         same = note["operator"] == request.operator and note["dtype"] == request.dtype
         same = same and tuple(note["sizes"].values()) == request.slots
-        if same and note["choices"] == request.module.wanted(note):
-            _load(folder, note)
+        same = same and note["device"] == ("cpu" if request.device == ON_CPU else "cuda")
+        if same and note["choices"] == request.choices():
+            _load(folder, note, request)
             return True
     return False
 
@@ -307,10 +341,8 @@ def _job(request: _Request) -> Job | None:
         return None
     return Job(
         program, module.key, module.namespace, request.operator,
-        module.operators[request.operator], request.slots, request.dtype, module.folder,
-        _notes_key(module.folder), toolchain.detect(), module.tuning.choices(
-            module.operators[request.operator], request.slots, request.dtype == "double"
-        ),
+        request.function, request.slots, request.dtype, module.folder, _notes_key(module.folder),
+        toolchain.detect(), request.choices(), "cpu" if request.device == ON_CPU else "cuda",
     )  # fmt: skip
 
 
@@ -326,10 +358,9 @@ def _search(
         return
     stage = job.program.stage(job.key)
     sizes = background.sizes_of(job, stage)
-    is_double = job.dtype == "double"
     kernel = calls.Kernel(
-        job.program.name, function, sizes, "float64" if is_double else "float32",
-        module.texts[function], (f"{job.namespace}::{job.operator}", job.slots, is_double),
+        job.program.name, function, sizes, "float64" if job.dtype == "double" else "float32",
+        module.texts[function], request.place,
         lambda choices: background.source_of(job, stage, choices),
         lambda taken, made, spent: background.note(replace(job, choices=taken), sizes, made, spent),
         job.folder, job.toolchain,
@@ -351,10 +382,18 @@ _made: list[Made] = []
 _libraries: dict[Path, ctypes.CDLL] = {}  # never unloaded: the runtime holds pointers into them
 
 
-def _load(folder: Path, note: Note) -> None:
+def _load(folder: Path, note: Note, request: _Request) -> None:
     from loma.backends import toolchain
 
-    _libraries[folder] = toolchain.load_kernels(folder)
+    if request.device == ON_CPU:
+        _libraries[folder] = toolchain.load_kernels(folder)
+    else:
+        from loma.tuning import calls
+
+        kernel = calls.loaded(request.module.native, folder)
+        if kernel is None:
+            return
+        request.module.native.use_kernel(*request.place, kernel)
     dtype = "float64" if note["dtype"] == "double" else "float32"
     _made.append(Made(note["function"], note["sizes"], dtype, note["seconds"]))
 

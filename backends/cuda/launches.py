@@ -18,7 +18,7 @@ from loma.backends.cfamily.device import DeviceNode
 from loma.backends.cfamily.loops import iterations, write_check
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
-from loma.backends.cuda import texts
+from loma.backends.cuda import shapes, texts
 from loma.backends.cuda.iterations import ITERATION, joined_indices, with_joined
 from loma.backends.cuda.pairs import write_either, write_pairs
 from loma.backends.cuda.owned import OwnedText, reads_ahead
@@ -125,13 +125,17 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
         more = (c.item_text(context.ints(_NONE if several is None else several.extent)),)
     if around is not None:
         more = (*more, c.item_text(context.ints(around)))
+    shape = shapes.of_statement(
+        context, total.name if total is not None else tree.writes[0].name, _steps(tree),
+        tree.team is not None, sums > 0, row is not None, several is not None,
+    )  # fmt: skip
     with owner.writer.block():
         if total is not None:
             made = f"loma::empty({{1}}, loma::options<{number}>())"
             owner.writer.line(f"loma::Tensor parts_ = {made};")
         launch.write(
             body, "statement", c.item_text(count), inner, _bool(across), str(sums), *more,
-            before=texts.SEVERAL if several is not None else "",
+            before=texts.SEVERAL if several is not None else "", shape=shape,
             shares=reductions > 0, across=across, splits=sums > 0,
         )  # fmt: skip
         if total is not None:
@@ -162,6 +166,8 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
                 whole = c.item_text(context.ints(kernel.blocks.size))
             if whole is None:
                 given = c.list_text((count, host.bytes_of(context, launch.bytes)))
+                twice = shapes.block(context, _name(launch), _extents(launch))
+                given += f", {twice}" * (twice != 0)
                 whole = f"loma::gpu::block_size({given})"
             writer.line(f"const int64_t {size} = {whole};")
             writer.line(f"const int64_t {cpp_name(kernel.count.name)} = {size};")
@@ -194,7 +200,7 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
         made.write(
             body, "fused", c.item_text(count), widest, "workspace_.bytes()",
             *(["workspace_.far()"] if buffers else []),
-            private=bool(buffers),
+            private=bool(buffers), shape=shapes.of_fused(context, _name(launch), _extents(launch)),
         )  # fmt: skip
 
 
@@ -220,6 +226,26 @@ def _write_spread(owner: HostWriter, node: Spread) -> None:
         owner.nodes((node.launch,))
     with writer.block("else"):
         owner.nodes(node.otherwise)
+
+
+def _name(launch: Launch) -> str:
+    """What the kernel is called by, of all that it writes."""
+    private = {buffer.var.name for buffer in launch.buffers}
+    written = [tree for tree in flat(launch.body) if isinstance(tree, Parallel)]
+    names = [var.name for tree in written for var in tree.writes]
+    return next((name for name in names if name not in private), launch.kernel.axis.name)
+
+
+def _extents(launch: Launch) -> tuple[Expr, ...]:
+    """Of the loops that the kernel's work is in, as far as one statement's tells."""
+    inside = [tree for tree in flat(launch.body) if isinstance(tree, Parallel)]
+    first = next((tree for tree in inside if tree.team is not None), inside[0] if inside else None)
+    own = () if first is None else _steps(first)
+    return (*(axis.extent for axis in launch.kernel.axes), *own)
+
+
+def _steps(tree: Parallel) -> tuple[Expr, ...]:
+    return (tree.count, *(node.high for node in nodes(tree.body) if isinstance(node, Loop)))
 
 
 def _is_several(body: Sequence[HostNode]) -> bool:

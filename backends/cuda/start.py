@@ -12,12 +12,14 @@ from loma.backends.cfamily.names import cpp_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda import texts
 from loma.backends.cuda.forms import How, Kernel
+from loma.backends.cuda.shapes import Shape
 from loma.backends.schedule.ir import dtype_of
 from loma.core import sizes
 from loma.core.ir import Stmt, TensorType, Var
 from loma.errors.spans import line_in_file
 
 _MANY = 12  # loops of a kernel, which make it a long one
+_USUAL: Shape = {}
 
 
 class Start:
@@ -76,9 +78,13 @@ class Start:
             self._params.append(f"const {type_} {name}")
             self._given.append(f"launch_.template value<{type_}>({argument});")
 
-    def write(self, body: Writer, how: How, *given: str, before: str = "", **facts: bool) -> None:
+    def write(
+        self, body: Writer, how: How, *given: str, before: str = "", shape: Shape = _USUAL,
+        **facts: bool,
+    ) -> None:  # fmt: skip
         """The kernel with that body goes to the context, behind ``before``, the launch, which is
-        ``given`` sizes, to where the host stands; ``facts`` are those of a :class:`Kernel`."""
+        ``given`` sizes and has that ``shape``, to where the host stands; ``facts`` are those of a
+        :class:`Kernel`."""
         kernel = Writer()
         kernel.comment("\n".join(map(statement_text, self._source)))
         kernel.line(f"LOMA_KERNEL {self.name}(")
@@ -105,11 +111,14 @@ class Start:
         record = Kernel(self.name, text, line, how, len(self._numbers), **facts)
         context.kernels.append(asdict(replace(record, lists=context.serves_lists)))
         made = f'"{self.name}", R"loma(\n{text}\n)loma"' + ", true" * context.serves_lists
+        if context.choices is not None:  # which a tuner makes for known numbers
+            made += ", false, true"
         context.loops.append(f"static loma::gpu::Kernel {self.name}({made});")
         writer = self._owner.writer
         writer.declare(f"loma::gpu::Launch launch_({self.name}, sizeof(real));")
         writer.extend(self._given)
         writer.extend([f"launch_.number({argument});" for argument in self._numbers.values()])
+        writer.extend([f"launch_.shape().{part} = {value};" for part, value in shape.items()])
         writer.line(f"launch_.{how}({', '.join(given)});")
 
 

@@ -45,10 +45,12 @@ class Choice:
 @dataclass(slots=True)
 class Choices:
     """The choices of one lowering. ``taken``: by name, what is wanted other than the usual;
-    ``found``: all that came up, by names like "strip of y", or "strip of y 2" for the second."""
+    ``found``: all that came up, by names like "strip of y", or "strip of y 2" for the second.
+    ``sizes``: what a function is lowered for, where its own sizes do not say that."""
 
     taken: Taken = field(default_factory=dict)
     found: dict[str, Choice] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def take(self, kind: str, of: str, options: Sequence[_O], work: float = 1.0) -> _O:
         """The way to go; ``of``: the name of what is written."""

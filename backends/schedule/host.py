@@ -328,19 +328,6 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """``launch``, unless it has few ``iterations`` of much ``work`` each, and so leaves most of the
-    device idle: then ``otherwise``, the kernel's statements one after the other, each with as many
-    threads as it can have. ``work``: steps of arithmetic; ``launches``: those of the statements."""
-
-    launch: Launch
-    iterations: Expr
-    work: Expr
-    launches: Expr
-    otherwise: tuple[HostNode, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Numbers:
     """Elements of a tensor that is cut in one dimension at most: ``runs`` of them, ``length`` long,
     ``stride`` apart."""
@@ -359,6 +346,19 @@ class Question:
     until: Until
     numbers: tuple[Numbers, ...]
     possible: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """``launch``, unless it has few ``iterations`` of much ``work`` each, and so leaves most of the
+    device idle: then ``otherwise``, the kernel's statements one after the other, each with as many
+    threads as it can have. ``work``: steps of arithmetic; ``launches``: those of the statements."""
+
+    launch: Launch
+    iterations: Expr
+    work: Expr
+    launches: Expr
+    otherwise: tuple[HostNode, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import assert_never
 
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.schedule.host import (
-    Allocate, Arranged, Branch, Bytes, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve,
-    Count, Either, Group, HostNode, Later, Launch, Meeting, Operand, PairsPass, Pass, Permute,
-    Piece, Question, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
+    Allocate, Arranged, Branch, Bytes, CheckOnce, CheckRange, CheckSome, Clear, Contract,
+    Convolve, Count, Either, Group, HostNode, Later, Launch, Meeting, Operand, PairsPass, Pass,
+    Permute, Piece, Question, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.printer import INDENT, indented, name, named, print_tree, text

@@ -111,7 +111,7 @@ def lower_function(
     context, tree = tree_of(function, steps_of(function, device), module, device)
     if device.machine.teams:
         context.helpers = lower_scalars(module, device.machine)
-    context.serves_lists = device.serves_lists(function, tree)
+    context.serves_lists = device.choices is None and device.serves_lists(function, tree)
     host = Host(context)
     writer = Writer(1)
     params = []

@@ -91,12 +91,17 @@ class Explanation:
     units: tuple[Unit, ...]
 
 
-def prepared(arguments: Mapping[str, object], dtype: torch.dtype, backward: bool) -> list[Any]:
-    """The arguments with floating tensors of that dtype, as leaves that want gradients."""
+def prepared(
+    arguments: Mapping[str, object], dtype: torch.dtype, backward: bool, device: str = "cpu"
+) -> list[Any]:
+    """The arguments on that device, with floating tensors of that dtype, as leaves that want
+    gradients."""
     out: list[Any] = []
     for value in arguments.values():
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            value = value.to(dtype).requires_grad_(backward)
+        if isinstance(value, torch.Tensor):
+            value = value.to(device)
+            if value.is_floating_point():
+                value = value.to(dtype).requires_grad_(backward)
         out.append(value)
     return out
 

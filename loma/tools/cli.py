@@ -416,6 +416,9 @@ def cache_clear() -> None:
     type=THREADS,
     help="Threads of a call.  [default: torch's, as a rule all processors]",
 )
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="Where the kernels run."
+)
 @click.option("--plot", metavar="FILE", help="Write a picture of the search, as FILE.png or .svg.")
 @json_option
 def tune(
@@ -425,6 +428,7 @@ def tune(
     backward: bool,
     dtype: str,
     threads: int | None,
+    device: str,
     plot: str | None,
     **point: Any,
 ) -> None:
@@ -432,13 +436,13 @@ def tune(
 
     Every size must be given, by --shapes or --size. Kernels that compute the same in other ways are
     measured in turn; one is adopted where it is 3 % faster than the usual, twice. What is found
-    serves programs compiled with tune="auto", with as many threads. Ctrl-C ends a search without a
-    result.
+    serves programs compiled with tune="auto", with as many threads, or on such a GPU. Ctrl-C ends a
+    search without a result.
     """
     program = _parse(file)
     show_warnings(program)
     arguments = point_arguments(_function(program, function), **point, complete=True)
-    cli_tune.tune(file, function, arguments, seconds, dtype, backward, threads, plot)
+    cli_tune.tune(file, function, arguments, seconds, dtype, backward, threads, plot, device)
 
 
 main.add_command(cli_tune.tuning)

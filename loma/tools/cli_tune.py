@@ -30,6 +30,7 @@ def tune(
     backward: bool,
     threads: int | None,
     plot: str | None,
+    device: str = "cpu",
 ) -> None:
     """Calls the function once, with the arguments, while its module looks for what is fastest."""
     if plot is not None:
@@ -40,11 +41,13 @@ def tune(
     from loma import compiler, specialise
     from loma.tools import bench
 
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Refused("--device cuda needs a GPU that torch can use, and it finds none")
     if threads is not None:
         torch.set_num_threads(threads)
     module = compiler.compile(Path(file))
     specialise.tune(module, seconds, again=True)
-    given = bench.prepared(arguments, getattr(torch, dtype), backward)
+    given = bench.prepared(arguments, getattr(torch, dtype), backward, device)
     with calling():
         bench.calling(getattr(module, function), given, backward)()
     found = specialise.tuned()

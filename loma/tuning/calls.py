@@ -3,6 +3,7 @@ results, measured by :mod:`loma.tuning.search`, and the winner is put to use and
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -10,18 +11,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
 from loma import cache, config
 from loma.cache import roots
 from loma.backends import compilers, toolchain
+from loma.backends.cuda import images
 from loma.backends.cfamily.source import GeneratedSource
 from loma.backends.schedule.choices import Choices, Taken
 from loma.errors import CompilationFailed, UserError
-from loma.tuning import results, search
+from loma.tuning import gpus, results, search
 from loma.tuning.results import Result
 from loma.tuning.search import Call, Found, Lowered, Progress
+from loma.tuning.state import ON_CPU
 
 # By how much results may differ, as a part of the largest element of the usual result: what sums in
 # another order differ by, and no more.
@@ -40,23 +44,29 @@ class Arguments:
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """What is tuned: a function of a program, for these sizes and that dtype. ``text``: a hash of
-    what it computes. ``place``: where the runtime has the kernels for such calls, operator, slots
-    and whether they are in double. ``lower`` makes its C++, ``keep`` notes what the winner is made
-    of, its folder in the cache, and the seconds it took; ``folder`` is the module's."""
+    what it computes. ``place``: where the runtime has the kernels for such calls, operator, slots,
+    whether they are in double, and the GPU's number. ``lower`` makes its C++, ``keep`` notes what
+    the winner is made of, its folder in the cache, and the seconds it took; ``folder`` is the
+    module's."""
 
     program: str
     function: str
     sizes: dict[str, int]
     dtype: str
     text: str
-    place: tuple[str, tuple[int, ...], bool]
+    place: tuple[str, tuple[int, ...], bool, int]
     lower: Callable[[Choices], GeneratedSource]
     keep: Callable[[Taken, Path, float], None]
     folder: Path
     toolchain: toolchain.Toolchain
 
+    @property
+    def device(self) -> int:
+        return self.place[-1]
+
 
 _searching = threading.Lock()  # two at once would measure each other
+_loading = threading.Lock()
 _kernels: dict[Path, object] = {}  # loaded apart, by their folders: a library is loaded once
 
 
@@ -71,6 +81,7 @@ class _Maker:
     sources: dict[str, GeneratedSource] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
     expected: tuple[torch.Tensor | None, ...] | None = None
+    launched: set[tuple[str, ...]] = field(default_factory=set)  # what candidates have a GPU do
 
     def lower(self, taken: Taken) -> Lowered | None:
         choices = Choices(taken)
@@ -93,7 +104,15 @@ class _Maker:
         except CompilationFailed:
             return None
         self.folders[key] = folder
+        if self.kernel.device != ON_CPU:
+            self._compile_for_gpu(folder)
         return folder
+
+    def _compile_for_gpu(self, folder: Path) -> None:
+        """A first call, which compiles what it launches. Others do the same on other threads."""
+        kernel, arguments = self._loaded(folder), self.arguments
+        with contextlib.suppress(Exception):  # whoever checks the candidate meets it again
+            self.native.run_kernel(kernel, arguments.tensors, arguments.ints, arguments.results)
 
     def _checked(self, folder: Path | None) -> Call | None:
         kernel = None if folder is None else self._loaded(folder)
@@ -105,6 +124,8 @@ class _Maker:
         )
         try:
             given = call()
+            if self.kernel.device != ON_CPU and not self._is_new_on_gpu(kernel, call):
+                return None
         except Exception:  # the call that all this is about will tell
             return None
         if self.expected is None:
@@ -113,11 +134,33 @@ class _Maker:
             return None
         return call
 
+    def _is_new_on_gpu(self, kernel: object, call: Call) -> bool:
+        """Whether no other candidate launches the same; what fails there is raised here."""
+        arguments = self.arguments
+        launches = self.native.trace_kernel(
+            kernel, arguments.tensors, arguments.ints, arguments.results
+        )
+        self.native.check_devices()
+        if launches in self.launched:
+            return False
+        self.launched.add(launches)
+        call()  # the third with its numbers: kernels for others of these are made now
+        images.wait()
+        return True
+
     def _loaded(self, folder: Path) -> object:
+        kernel = loaded(self.native, folder)
+        if kernel is None and folder in self.in_use:
+            kernel = _kernels[folder] = self.native.find_kernel(*self.kernel.place)
+        return kernel
+
+
+def loaded(native: ModuleType, folder: Path) -> object:
+    """The kernel in that folder of the cache, which takes no part in calls so far; None where it
+    has been loaded to be used."""
+    with _loading:
         if folder not in _kernels:
-            kernel = self.native.load_kernel(str(folder / toolchain.KERNELS_FILE))
-            if kernel is None and folder in self.in_use:
-                kernel = self.native.find_kernel(*self.kernel.place)
+            kernel = native.load_kernel(str(folder / toolchain.KERNELS_FILE))
             if kernel is None:
                 return None
             _kernels[folder] = kernel
@@ -161,8 +204,9 @@ def tune(
     with _searching, FileLock(roots.writable() / "locks" / "tuning.lock", mode=0o600):
         begin = time.perf_counter()
         maker = _Maker(kernel, native, arguments, in_use)
-        starts = nearest(kernel.text, kernel.sizes, kernel.dtype)
-        found = search.Search(maker, seconds, starts, config.jobs(), progress).run()
+        starts = nearest(kernel.text, kernel.sizes, kernel.dtype, _device(kernel))
+        timer = gpus.Timer(kernel.device) if _is_cuda(arguments) else None
+        found = search.Search(maker, seconds, starts, config.jobs(), progress, sample=timer).run()
         if found is None:
             return None
         folder = maker.folders[_key(found.taken)]
@@ -177,14 +221,32 @@ def _result(kernel: Kernel, found: Found, spent: float) -> Result:
     return Result(
         program=kernel.program, function=kernel.function, sizes=kernel.sizes, dtype=kernel.dtype,
         choices=dict(found.taken), usual=found.usual, tuned=found.tuned, spent=spent,
-        threads=torch.get_num_threads(), processor=results.processor(),
-        compiler=results.compiler(), loma=cache.package_fingerprint(), text=kernel.text,
+        **_machine(kernel), loma=cache.package_fingerprint(), text=kernel.text,
         history=[[trial.seconds, trial.ratio, trial.best] for trial in found.trials],
     )  # fmt: skip
 
 
-def nearest(text: str, sizes: dict[str, int], dtype: str) -> list[Taken]:
+def _machine(kernel: Kernel) -> dict[str, Any]:
+    if kernel.device == ON_CPU:
+        return {
+            "threads": torch.get_num_threads(), "processor": results.processor(),
+            "compiler": results.compiler(), "device": "cpu",
+        }  # fmt: skip
+    processor, compiler = gpus.name(kernel.device), gpus.compiler()
+    return {"threads": 0, "processor": processor, "compiler": compiler, "device": "cuda"}
+
+
+def _device(kernel: Kernel) -> str:
+    return "cpu" if kernel.device == ON_CPU else "cuda"
+
+
+def _is_cuda(arguments: Arguments) -> bool:
+    return any(tensor is not None and tensor.is_cuda for tensor in arguments.tensors)
+
+
+def nearest(text: str, sizes: dict[str, int], dtype: str, device: str = "cpu") -> list[Taken]:
     """What is best for these sizes as far as is known, and for the nearest others."""
-    known = [r for r in results.stored() if r.text == text and not r.foreign() and r.choices]
+    stored = (r for r in results.stored() if r.device == device and r.text == text)
+    known = [r for r in stored if r.choices and not r.foreign()]
     known.sort(key=lambda r: (r.dtype != dtype, r.distance(sizes)))
     return [result.choices for result in known[:2]]

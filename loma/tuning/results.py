@@ -1,7 +1,8 @@
 """What tuning has found, in the cache and in files: for which function, sizes, dtype, machine.
 
 A result is used where nothing has changed that it depends on: the function with all that it calls,
-loma itself, the processor, the compiler, and the number of threads.
+loma itself, the processor, the compiler, and the number of threads; or the GPU, its driver, and
+NVRTC.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Result:
     what is computed; ``choices``: what differs from the usual ways, nothing where these were the
     best. ``usual`` and ``tuned``: seconds of a call; ``spent``: seconds of the search. ``history``:
     for each candidate the seconds since the search began, its time and that of the best so far, as
-    parts of the usual one."""
+    parts of the usual one. ``device``: cpu or cuda, where ``processor`` is the GPU and ``threads``
+    is 0."""
 
     program: str
     function: str
@@ -46,6 +48,7 @@ class Result:
     loma: str
     text: str
     history: list[list[float]]
+    device: str = "cpu"
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name} {value}" for name, value in self.sizes.items())
@@ -53,8 +56,9 @@ class Result:
         times = f"{1e3 * self.usual:.3f} ms"
         if self.choices:
             times += f" to {1e3 * self.tuned:.3f} ms"
+        where = f"threads {self.threads}" if self.device == "cpu" else self.processor
         return (
-            f"{self.program}.{self.function} {self.dtype} ({sizes}), threads {self.threads}: "
+            f"{self.program}.{self.function} {self.dtype} ({sizes}), {where}: "
             f"{times}  [{found or 'the usual ways are the best'}]"
         )
 
@@ -66,14 +70,17 @@ class Result:
 
     def foreign(self) -> str:
         """What it comes from another one of than is at hand; nothing if it may be used."""
-        for what, own, here in (
-            ("version of loma", self.loma, cache.package_fingerprint()),
-            ("processor", self.processor, processor()),
-            ("compiler", self.compiler, compiler()),
-        ):
-            if own != here:
-                return what
-        return ""
+        if self.loma != cache.package_fingerprint():
+            return "version of loma"
+        if self.device == "cuda":
+            from loma.tuning import gpus
+
+            if self.processor not in gpus.names():
+                return "GPU or driver"
+            return "" if self.compiler == gpus.compiler() else "version of NVRTC"
+        if self.processor != processor():
+            return "processor"
+        return "" if self.compiler == compiler() else "compiler"
 
     def distance(self, sizes: Mapping[str, int]) -> float:
         """How far its sizes are from others of the same function."""
@@ -108,7 +115,7 @@ def store(result: Result) -> None:
 
 def stored() -> list[Result]:
     """All results of the cache, also those of other versions and machines."""
-    names = [field.name for field in fields(Result)]
+    names = [field.name for field in fields(Result) if field.name != "device"]
     records = (_result(note) for note in cache.notes(_KEY, names))
     return sorted((r for r in records if r is not None), key=str)
 
@@ -157,6 +164,7 @@ def _result(record: Any) -> Result | None:
     """None for a record that is not whole."""
     if not isinstance(record, dict):
         return None
+    record = {"device": "cpu", **record}  # results of the first versions have none
     values: dict[str, Any] = {field.name: record.get(field.name) for field in fields(Result)}
     if not all(isinstance(values[f.name], _TYPES[str(f.type)]) for f in fields(Result)):
         return None
@@ -168,11 +176,13 @@ def _result(record: Any) -> Result | None:
     return Result(**values)
 
 
-def of_functions(program: str, texts: Mapping[str, str]) -> tuple[list[Result], list[Result]]:
-    """The results for functions, by hashes of what they compute, that may be used here; and those
-    that would be for them, but for what :meth:`Result.foreign` says."""
+def of_functions(
+    program: str, texts: Mapping[str, str], device: str = "cpu"
+) -> tuple[list[Result], list[Result]]:
+    """The results for functions, by hashes of what they compute, that may be used here on such a
+    device; and those that would be for them, but for what :meth:`Result.foreign` says."""
     try:
-        known = stored()
+        known = [result for result in stored() if result.device == device]
     except CacheError:  # an unreadable cache has nothing
         known = []
     own = [r for r in known if texts.get(r.function) == r.text and not r.foreign()]

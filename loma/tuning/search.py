@@ -3,8 +3,8 @@
 A candidate is what it takes other than the usual ways. The search goes from the best one so far to
 those that differ from it in one choice, first to where a :class:`Model` expects most. Measurement
 decides: a candidate is called in turn with the best one, given up when it is clearly slower, and
-takes the best one's place when it is faster. In the end the best has to be faster than the usual
-ways once more, in a run of their own.
+takes the best one's place when it is faster, also beside the usual one. In the end the best has to
+be faster than the usual ways once more, in a run of their own.
 
 Nothing here knows what is chosen, nor what a candidate is made of.
 """
@@ -25,7 +25,7 @@ Call: TypeAlias = Callable[[], object]
 ADOPTED = 0.97  # the part of the usual time that a winner may take at most
 _BETTER = 0.99  # that of the best time so far
 _GIVEN_UP = {0: 2.0, 1: 1.3, 3: 1.1, 5: 1.05}  # after which round a candidate above that is left
-_ROUNDS = 9
+_ROUNDS, _BESIDE_USUAL = 9, 5
 _CALLS = 3  # of a sample, at least
 _CONFIRMING = 15
 _SAMPLE_SECONDS = 2e-3
@@ -133,7 +133,8 @@ class _Best:
 
 class Search:
     """``starts``: candidates to begin with, such as what is best for other sizes; ``at_once``: how
-    many are compiled together, before they are measured one by one."""
+    many are compiled together, before they are measured one by one; ``sample``: the seconds of a
+    call, by so many, where the clock does not tell."""
 
     def __init__(
         self,
@@ -143,6 +144,7 @@ class Search:
         at_once: int = 2,
         progress: Progress = lambda gone, best: None,
         clock: Callable[[], float] = time.perf_counter,
+        sample: Callable[[Call, int], float] | None = None,
     ) -> None:
         self._maker = maker
         self._seconds = seconds
@@ -150,6 +152,7 @@ class Search:
         self._at_once = at_once
         self._progress = progress
         self._clock = clock
+        self._sampled = sample
         self._begin = clock()
         self._tried: list[Taken] = []
         self._texts: set[str] = set()
@@ -176,7 +179,7 @@ class Search:
                     batch, self._maker.make([taken for taken, _ in batch]), strict=True
                 ):
                     if call is not None:
-                        best = self._measured(best, taken, lowered, call, repeats)
+                        best = self._measured(usual, best, taken, lowered, call, repeats)
                     self._progress(self._gone(), seconds * best.ratio)
                 slowest = max(0.5 * slowest, self._clock() - started)
         except KeyboardInterrupt:  # what is found so far counts
@@ -224,15 +227,16 @@ class Search:
         yield from neighbours(best.taken, best.choices, self._model)
 
     def _measured(
-        self, best: _Best, taken: Taken, lowered: Lowered, call: Call, repeats: int
+        self, usual: _Best, best: _Best, taken: Taken, lowered: Lowered, call: Call, repeats: int
     ) -> _Best:
         ratio = self._ratio(call, best.call, repeats)
         self._learn(best, taken, lowered, ratio)
+        own = best.ratio * ratio
         if ratio < _BETTER:
-            best = _Best(taken, lowered.choices, call, best.ratio * ratio)
-            own = best.ratio
-        else:
-            own = best.ratio * ratio
+            # Beside the usual one: products of ratios would add up what was fast by chance.
+            own = self._ratio(call, usual.call, repeats, _BESIDE_USUAL)
+            if own < _BETTER * best.ratio:
+                best = _Best(taken, lowered.choices, call, own)
         self.trials.append(Trial(taken, self._gone(), own, best.ratio))
         return best
 
@@ -254,6 +258,8 @@ class Search:
 
     def _sample(self, call: Call, repeats: int) -> float:
         """The fastest of some calls: what else runs only ever makes them slower."""
+        if self._sampled is not None:
+            return self._sampled(call, repeats)
         best = math.inf
         for _ in range(repeats):
             start = self._clock()
@@ -261,12 +267,12 @@ class Search:
             best = min(best, self._clock() - start)
         return best
 
-    def _ratio(self, call: Call, other: Call, repeats: int) -> float:
+    def _ratio(self, call: Call, other: Call, repeats: int, rounds: int = _ROUNDS) -> float:
         """How many times the other's time a call takes, roughly where it is clearly slower."""
         ratios: list[float] = []
         own = theirs = math.inf
         call()
-        for turn in range(_ROUNDS):
+        for turn in range(rounds):
             ratio, seconds = self._pair(call, other, repeats, turn)
             ratios.append(ratio)
             own, theirs = min(own, ratio * seconds), min(theirs, seconds)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Tune: TypeAlias = Literal["auto", "off"] | float  # see loma.compile
 
+ON_CPU = -1  # in the place of a GPU's number
+
 _told: set[str] = set()
 
 
@@ -34,39 +36,60 @@ class Tuning:
         self, tune: Tune, program: str, texts: Mapping[str, str], again: bool = False
     ) -> None:
         self.tune = tune
-        self._results: dict[tuple[str, tuple[int, ...], str, int], Result] = {}
+        self._results: dict[tuple[str, tuple[int, ...], str, str | int], Result] = {}
+        self._program, self._texts = program, texts
+        self._knows_gpus = True
         if tune == "off" or again:
             return
-        found, foreign = results.of_functions(program, texts)
-        for result in found:
-            self.add(result)
-        for result in foreign:
-            _tell(result)
+        self._knows_gpus = False  # nothing of CUDA begins before a call needs it
+        self._look("cpu")
 
     @property
     def seconds(self) -> float | None:
         """How long a first call with other sizes looks for what is fastest; None: not at all."""
         return self.tune if isinstance(self.tune, float) else None
 
+    def _look(self, device: str) -> None:
+        found, foreign = results.of_functions(self._program, self._texts, device)
+        for result in found:
+            self.add(result)
+        for result in foreign:
+            _tell(result)
+
     def add(self, result: Result) -> None:
         slots = tuple(result.sizes.values())
-        self._results[result.function, slots, result.dtype, result.threads] = result
+        where = result.threads if result.device == "cpu" else result.processor
+        self._results[result.function, slots, result.dtype, where] = result
 
     def known(self) -> list[Result]:
         return list(self._results.values())
 
-    def find(self, function: str, slots: tuple[int, ...], is_double: bool) -> Result | None:
-        """The result for a call with as many threads as there are now."""
+    def find(
+        self, function: str, slots: tuple[int, ...], is_double: bool, device: int = ON_CPU
+    ) -> Result | None:
+        """The result for a call with as many threads as there are now, or on that GPU."""
+        if device != ON_CPU and not self._knows_gpus:
+            self._knows_gpus = True
+            self._look("cuda")
         if not self._results:
             return None
-        import torch
+        where: str | int
+        if device == ON_CPU:
+            import torch
 
+            where = torch.get_num_threads()
+        else:
+            from loma.tuning import gpus
+
+            where = gpus.name(device)
         dtype = "float64" if is_double else "float32"
-        return self._results.get((function, slots, dtype, torch.get_num_threads()))
+        return self._results.get((function, slots, dtype, where))
 
-    def choices(self, function: str, slots: tuple[int, ...], is_double: bool) -> Taken:
+    def choices(
+        self, function: str, slots: tuple[int, ...], is_double: bool, device: int = ON_CPU
+    ) -> Taken:
         """The ways that lowering goes for such a call, where they are not the usual ones."""
-        result = self.find(function, slots, is_double)
+        result = self.find(function, slots, is_double, device)
         return {} if result is None else result.choices
 
 

@@ -104,6 +104,15 @@ def test_slices_of_two_loops(
     assert found["slices"] == expected
 
 
+@pytest.mark.parametrize("twice", range(-4, 5))
+def test_a_tuner_leaves_slices_that_share_a_loop_evenly(native: ModuleType, twice: int) -> None:
+    for around in (3, 7, 1000):
+        found = native.statement_geometry(
+            9, 64, False, True, around=around, shape={"slices": twice}
+        )
+        assert found["slices"] <= around or found["slices"] % around == 0
+
+
 @pytest.mark.parametrize(
     ("count", "inner", "across", "several", "expected"),
     [

@@ -196,3 +196,25 @@ for name in {names}:
     assert len(pages) == len(names) + 1, done.stdout + done.stderr
     for name, page in zip(names, pages, strict=False):
         assert {"--rounds", "--threads", "--json", "--quick"} <= set(page.split()), name
+
+
+def test_the_tables_and_pictures_of_searches(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    one = {
+        "program": "softmax", "function": "operator", "sizes": {"N": 8}, "dtype": "float32",
+        "choices": {"team of y": 1}, "usual": 2e-3, "tuned": 1.5e-3, "spent": 30.0, "threads": 2,
+        "processor": "a CPU", "compiler": "g++", "loma": "", "text": "", "device": "cpu",
+        "history": [[3.0, 0.9, 0.9], [8.0, 1.2, 0.9], [15.0, 0.75, 0.75]],
+        "peers": {"loma": 1.5e-3, "eager softmax": 4e-3, "torch.compile softmax": 3e-3},
+    }  # fmt: skip
+    files = [tmp_path / "cpu.json", tmp_path / "gpu.json"]
+    files[0].write_text(json.dumps([one]))
+    files[1].write_text(json.dumps([{**one, "device": "cuda", "history": []}]))
+    plot = tmp_path / "plot.png"
+    printed = script("tuning", "--read", *map(str, files), "--plot", str(plot))
+    _, _, cpu, gpu = printed.strip().splitlines()
+    best = "3 torch.compile softmax"
+    assert cpu == f"| CPU | softmax | 2 | 1.8 | 1.5 | 1.5 | 1.5 | {best} | 3 |"
+    assert gpu == f"| GPU | softmax | 2 | 2 | 2 | 2 | 1.5 | {best} | 0 |"
+    assert plot.exists()
+    assert plot.with_stem("plot-dark").exists()

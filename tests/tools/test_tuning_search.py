@@ -133,6 +133,23 @@ def test_what_is_clearly_slower_is_given_up() -> None:
     assert 0 < calls["slow"] < calls["near"] / 3
 
 
+def test_what_was_fast_by_chance_takes_no_place() -> None:
+    """Faster than the best one when it is first measured, and not beside the usual one."""
+    calls = 0
+
+    def seconds(taken: Taken) -> float:
+        nonlocal calls
+        if taken.get("strip of y") != 128:
+            return 0.01
+        calls += 1
+        return 0.009 if calls <= 35 else 0.0101
+
+    trials = World(seconds).found().trials
+    assert all(trial.best == 1.0 for trial in trials)
+    (chance,) = [trial for trial in trials if trial.taken == {"strip of y": 128}]
+    assert chance.ratio == pytest.approx(1.01)
+
+
 def test_results_for_other_sizes_come_first() -> None:
     world = World(_times(o2048=0.5))
     start: dict[str, Option] = {"strip of z": 2048}

@@ -9,13 +9,19 @@
 //   LOMA_LISTED   if a launch is for positions of lists
 //   LOMA_ALIGNED  if all pointers are multiples of 16 bytes
 //   LOMA_LONG     if the kernel has many loops (by its text)
+//   LOMA_REGISTERS  how many a thread has at most (by a tuner, as LOMA_ROUNDS)
+//   LOMA_ROUNDS   how many rounds of a loop are under way at a time
 //   LOMA_KNOWN    and LOMA_KNOWN_0, ...: the ints that this kernel is for
 #pragma once
 
 // How many rounds of a loop are under way at a time: all, if they are few and known. Of the loops of
 // a long kernel for any numbers each stands in the text once: NVRTC would take a minute otherwise.
 #ifdef LOMA_KNOWN
+#ifdef LOMA_ROUNDS
+#define LOMA_UNROLL LOMA_ROUNDS
+#else
 #define LOMA_UNROLL 16
+#endif
 #define LOMA_UNROLL_BESIDE 4
 #define LOMA_BESIDE 4
 #elif defined(LOMA_LONG)
@@ -39,7 +45,14 @@
 
 using real = LOMA_REAL;
 
-#define LOMA_ENTRY extern "C" __global__ void __launch_bounds__(LOMA_THREADS)
+// A multiprocessor has 65536 registers; so many blocks are to find room on it.
+#ifdef LOMA_REGISTERS
+#define LOMA_BLOCKS (65536 / (LOMA_THREADS * LOMA_REGISTERS))
+#define LOMA_BOUNDS __launch_bounds__(LOMA_THREADS, LOMA_BLOCKS > 1 ? LOMA_BLOCKS : 1)
+#else
+#define LOMA_BOUNDS __launch_bounds__(LOMA_THREADS)
+#endif
+#define LOMA_ENTRY extern "C" __global__ void LOMA_BOUNDS
 #ifdef LOMA_LISTED
 #include "lists.h"
 #define LOMA_KERNEL static inline __device__ void

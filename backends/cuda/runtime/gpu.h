@@ -18,11 +18,23 @@ namespace loma::gpu {
 
 struct Geometry;
 
+// What a tuner may want of a launch other than what sizes make of it (loma/backends/cuda/shapes.py),
+// as far as the launch can have it. `team`, `threads` and `slices`: so many times 2 the usual number of
+// threads that share an iteration, of threads of a block, of pieces of a sum. `beside`: iterations
+// that a thread takes side by side; `blocks`: at most so many, which then take iterations in turns.
+// `registers`: of a thread, at most; `unroll`: rounds of a loop under way. 0: as usual.
+struct Shape {
+  int team = 0, threads = 0, slices = 0;
+  int beside = 0, blocks = 0;
+  int registers = 0, unroll = 0;
+};
+
 // A kernel of generated code, for all devices and launches of a process: its text is compiled when it
 // is first launched. `lists`: it is all that a call does, so that a launch may serve several calls.
+// `known`: the numbers of the first launch count as known at once, as a tuned function's sizes are.
 class Kernel {
  public:
-  Kernel(const char* name, const char* text, bool lists = false);
+  Kernel(const char* name, const char* text, bool lists = false, bool known = false);
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 
@@ -35,10 +47,13 @@ class Kernel {
 
 // How many values of an axis make a block of a fused kernel: a thread each, fewer where their private
 // tensors, of `bytes` for each, would fill shared memory, or where there would be few blocks.
-inline int64_t block_size(int64_t extent, int64_t bytes) {
+// `twice`: so many times 2 the usual number.
+inline int64_t block_size(int64_t extent, int64_t bytes, int twice = 0) {
   constexpr int64_t kRoom = 24576, kMost = 256, kLeast = 32, kBlocks = 512;
   int64_t size = kMost;
   while (size > kLeast && (size * bytes > kRoom || size * kBlocks > extent)) size /= 2;
+  if (twice > 0) size <<= twice;
+  if (twice < 0) size >>= -twice;
   return size;
 }
 
@@ -130,6 +145,9 @@ class Launch {
     add(bits);
   }
 
+  // What the launch is to be other than usual.
+  Shape& shape() { return shape_; }
+
   // The next of the kernel's LOMA_NUMBERs.
   void number(int64_t given);
 
@@ -163,6 +181,7 @@ class Launch {
 
   Kernel& kernel_;
   const size_t real_bytes_;
+  Shape shape_;
   int slots_ = 0, arguments_ = 0, numbers_ = 0;
   bool aligned_ = true;
   struct Held;

@@ -59,6 +59,15 @@ int64_t teams_beside(int64_t count, int64_t team) {
   return teams;
 }
 
+// A power of 2 that a tuner wants to be another one.
+int64_t turned(int64_t number, int twice, int64_t least, int64_t most) {
+  if (twice == 0) return number;
+  const int64_t wanted = twice > 0 ? number << twice : number >> -twice;
+  return std::clamp(wanted, std::min(least, most), most);
+}
+
+int64_t at_most(int64_t blocks, int most) { return most > 0 ? std::min<int64_t>(blocks, most) : blocks; }
+
 // How many sums a thread has, of an axis of that extent, as device/several.h has them.
 int sums_beside(int64_t count, int64_t extent) {
   for (const int number : {4, 3, 2}) {
@@ -70,11 +79,13 @@ int sums_beside(int64_t count, int64_t extent) {
 }  // namespace
 
 Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits, int beside,
-                            int64_t several, int64_t around) {
+                            int64_t several, int64_t around, const Shape& shape) {
   Geometry g;
   g.threads = kBlock;
   if (inner > 1) {
-    g.team = across ? ranks(count, inner) : along(count, inner);
+    const int64_t team = across ? ranks(count, inner) : along(count, inner);
+    const int64_t most = across ? kMostThreads / kSideBySide : kMostTeam;
+    g.team = static_cast<int>(turned(team, shape.team, 1, std::min(most, power_below(inner))));
     g.across = across && g.team > 1;
     if (g.across) {
       g.threads = std::max(kBlock, g.team * kSideBySide);
@@ -84,16 +95,30 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
       g.threads = g.team * static_cast<int>(teams_beside(count, g.team));
     }
   }
-  if (inner <= 1 && count >= beside * kFull) g.beside = beside;
-  if (inner > 1 && g.team == 1 && several > 0) g.beside = sums_beside(count, several);
+  if (g.team <= kWarp) {
+    const int64_t least = g.across ? g.team * kSideBySide : kWarp;
+    g.threads = static_cast<int>(turned(g.threads, shape.threads, least, kMostThreads));
+  }
+  if (inner <= 1 && (shape.beside == 0 ? count >= beside * kFull : shape.beside > 1)) {
+    g.beside = beside;
+  }
+  if (inner > 1 && g.team == 1 && several > 0) {
+    const bool fits = shape.beside > 0 && shape.beside <= 4 && several % shape.beside == 0;
+    g.beside = fits ? shape.beside : sums_beside(count, several);
+  }
   g.blocks = blocks_for(count, g.threads / g.team * g.beside, kMostBlocks);
-  const int64_t threads = count * g.team;
-  if (splits && threads < kFew) {
-    const int64_t wanted = (kFull + threads - 1) / std::max<int64_t>(threads, 1);
+  if (splits) {
+    const int64_t threads = count * g.team;
     const int64_t steps = inner * std::max<int64_t>(around, 1);
-    g.slices = std::max<int64_t>(1, std::min({wanted, steps / kLeastSlice, kMostSlices}));
+    if (threads < kFew) {
+      const int64_t wanted = (kFull + threads - 1) / std::max<int64_t>(threads, 1);
+      g.slices = std::max<int64_t>(1, std::min({wanted, steps / kLeastSlice, kMostSlices}));
+    }
+    const int64_t most = std::clamp<int64_t>(steps / (g.team * kLeastSteps), 1, kMostSlices);
+    g.slices = turned(g.slices, shape.slices, 1, power_below(most));
     if (around > 1 && g.slices > around) g.slices -= g.slices % around;
   }
+  g.blocks = at_most(g.blocks, shape.blocks);
   return g;
 }
 
@@ -105,7 +130,7 @@ Geometry joining_geometry(int64_t count) {
 }
 
 Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared,
-                        int64_t far) {
+                        int64_t far, const Shape& shape) {
   Geometry g;
   const int64_t whole = power_below(std::max<int64_t>(inner, 1));
   // Of a few steps a thread has all where iterations fill the GPU.
@@ -119,11 +144,14 @@ Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t mos
   while (team > 1 && larger()) team *= 2;
   // Where few teams' memory fits beside each other, each has more threads.
   while (team < std::min<int64_t>(whole, kBlock) && bytes * (kBlock / team) > kPlain) team *= 2;
+  team = turned(team, shape.team, 1, std::min<int64_t>(whole, kMostThreads));
   int64_t teams = team > kWarp ? 1 : teams_beside(count, team);
-  while (teams > 1 && teams * team > kLeastBlock && teams * bytes > kPlain) teams /= 2;
+  if (team <= kWarp) teams = turned(teams * team, shape.threads, kWarp, kMostThreads) / team;
+  const int64_t fewest = shape.threads < 0 ? kWarp : kLeastBlock;
+  while (teams > 1 && teams * team > fewest && teams * bytes > kPlain) teams /= 2;
   g.team = static_cast<int>(team);
   g.threads = static_cast<int>(team * teams);
-  g.blocks = blocks_for(count, teams, kMostFused);
+  g.blocks = at_most(blocks_for(count, teams, kMostFused), shape.blocks);
   g.shared_bytes = teams * bytes;
   g.shared = g.shared_bytes <= (teams == 1 ? most_shared - kOwnShared : kPlain);
   if (g.shared && far == 0) return g;

@@ -3,6 +3,8 @@
 #ifndef LOMA_GPU_GEOMETRY_H
 #define LOMA_GPU_GEOMETRY_H
 
+#include "gpu.h"
+
 #include <cstdint>
 
 namespace loma::gpu {
@@ -27,17 +29,18 @@ struct Geometry {
   int narrow = 0, depth = 0, width = 0;  // of a sweep: the dtype of operands, lengths of their rows
 };
 
+// `shape`: what a tuner wants, as far as it can be.
 // `beside`: how many numbers a thread reads at once; `several`: the extent of the axis of which a
 // thread may have several sums, 0 where there is none; `around`: how often the loop over `inner` steps
 // runs, whose values slices share before they share those.
 Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits, int beside,
-                            int64_t several = 0, int64_t around = 1);
+                            int64_t several = 0, int64_t around = 1, const Shape& shape = {});
 // The second launch of a reduction in slices.
 Geometry joining_geometry(int64_t count);
 // `most_shared`: the bytes of shared memory that a block can have at most on that device; `far`: bytes
 // of an iteration that are never there.
 Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared,
-                        int64_t far = 0);
+                        int64_t far = 0, const Shape& shape = {});
 // A pass over columns (sweep.h of the device). Whether it is worth it; and its blocks.
 bool sweeps_fit(int64_t rows, int64_t columns, int64_t depth, int64_t width);
 Geometry sweep_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t width);

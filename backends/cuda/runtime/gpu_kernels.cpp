@@ -27,11 +27,11 @@ bool Form::operator==(const Form& o) const {
   return device == o.device && real_bytes == o.real_bytes && threads == o.threads &&
          team == o.team && stage == o.stage && across == o.across && shared == o.shared &&
          narrow == o.narrow && depth == o.depth && width == o.width && set == o.set &&
-         aligned == o.aligned && lists == o.lists;
+         aligned == o.aligned && lists == o.lists && registers == o.registers && unroll == o.unroll;
 }
 
-Kernel::Kernel(const char* name, const char* text, bool lists)
-    : state_(new State(name, text, lists)) {}
+Kernel::Kernel(const char* name, const char* text, bool lists, bool known)
+    : state_(new State(name, text, lists, known)) {}
 
 Request Kernel::State::request(const Form& form, const int64_t* numbers, int count) const {
   Request made{name, text, architecture(form.device), {}};
@@ -45,6 +45,8 @@ Request Kernel::State::request(const Form& form, const int64_t* numbers, int cou
     options.push_back(define("LOMA_DEPTH", form.depth));
     options.push_back(define("LOMA_WIDTH", form.width));
   }
+  if (form.registers != 0) options.push_back(define("LOMA_REGISTERS", form.registers));
+  if (form.unroll != 0) options.push_back(define("LOMA_ROUNDS", form.unroll));
   if (form.aligned) options.emplace_back("-DLOMA_ALIGNED");
   if (form.lists) options.emplace_back("-DLOMA_LISTED");
   if (form.set != 0) {
@@ -63,8 +65,9 @@ Compiled* Kernel::State::made(const Form& form) {
   return found == compiled_.end() ? nullptr : found->get();
 }
 
-// Which set of known numbers these are; 0: none yet. To be called under the lock.
-int Kernel::State::set_of(const int64_t* numbers, int count, int most) {
+// Which set of known numbers these are; 0: none yet. `at_once`: the first counts from its first launch
+// on. To be called under the lock.
+int Kernel::State::set_of(const int64_t* numbers, int count, int most, bool at_once) {
   const auto same = [&](const Seen& one) {
     return std::equal(one.numbers.begin(), one.numbers.end(), numbers, numbers + count);
   };
@@ -83,7 +86,8 @@ int Kernel::State::set_of(const int64_t* numbers, int count, int most) {
       *found = std::move(one);
     }
   }
-  if (found->set == 0 && ++found->launches >= kLaunches && sets_ < most) found->set = ++sets_;
+  const int launches = at_once && sets_ == 0 ? 1 : kLaunches;
+  if (found->set == 0 && ++found->launches >= launches && sets_ < most) found->set = ++sets_;
   return found->set;
 }
 
@@ -124,10 +128,12 @@ Function Kernel::State::known(const Form& general, const int64_t* numbers, int c
   if (count == 0 || most == 0) return nullptr;
   Form form = general;
   Compiled* entry;
+  bool now = is_known && !is_capturing(form.device);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    form.set = set_of(numbers, count, most);
+    form.set = set_of(numbers, count, most, now);
     if (form.set == 0) return nullptr;
+    now = now && form.set == 1;
     form.aligned = aligned;
     entry = made(form);
     if (entry != nullptr) {
@@ -137,6 +143,12 @@ Function Kernel::State::known(const Form& general, const int64_t* numbers, int c
       return entry->function == nullptr ? nullptr : with_shared(*entry, shared);
     }
     entry = compiled_.emplace_back(std::make_unique<Compiled>(Compiled{form})).get();
+  }
+  if (now) {
+    const Function function = loaded(form, own.make(request(form, numbers, count)));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    entry->function = function;
+    return with_shared(*entry, shared);
   }
   own.make_later(request(form, numbers, count), [this, entry](std::string image) {
     const std::lock_guard<std::mutex> lock(mutex_);

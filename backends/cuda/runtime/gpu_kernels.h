@@ -29,6 +29,20 @@ struct Compiler {
 };
 void set_compiler(Compiler compiler);
 
+// While one exists, the launches of this thread are told: kernels, their forms and their blocks.
+class Trace {
+ public:
+  Trace();
+  ~Trace();
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+
+  std::vector<std::string> launches;
+
+ private:
+  Trace* outer_;
+};
+
 // One of the forms in which a kernel is compiled.
 struct Form {
   int device;
@@ -40,6 +54,7 @@ struct Form {
   int set = 0;           // of known numbers, from 1 on
   bool aligned = false;  // pointers, to kWide; only with known numbers, or
   bool lists = false;    // a launch for positions of lists
+  int registers = 0, unroll = 0;  // as Shape has them
 
   bool operator==(const Form& other) const;
 };
@@ -53,7 +68,7 @@ struct Compiled {
 
 struct Kernel::State {
   const std::string name, text;
-  const bool lists;
+  const bool lists, is_known;
 
   // The kernel in that form, whose blocks may have `shared` bytes of private memory; `numbers` are
   // those of this launch, and `aligned` are its pointers.
@@ -66,7 +81,7 @@ struct Kernel::State {
     int set = 0;
   };
 
-  int set_of(const int64_t* numbers, int count, int most);
+  int set_of(const int64_t* numbers, int count, int most, bool at_once);
   Function known(const Form& form, const int64_t* numbers, int count, bool aligned, int64_t shared);
   Compiled* made(const Form& form);
   void load_made(Compiled& entry);
@@ -81,7 +96,8 @@ struct Kernel::State {
   int sets_ = 0;
 
  public:
-  State(const char* name, const char* text, bool lists) : name(name), text(text), lists(lists) {}
+  State(const char* name, const char* text, bool lists, bool known)
+      : name(name), text(text), lists(lists), is_known(known) {}
 };
 
 }  // namespace loma::gpu

@@ -29,6 +29,8 @@ struct Grid {
 
 namespace {
 
+thread_local Trace* trace = nullptr;
+
 constexpr int64_t kPart = 16;  // bytes of a partial result: a value with its position
 
 at::Tensor memory(int64_t bytes) {
@@ -37,6 +39,9 @@ at::Tensor memory(int64_t bytes) {
 }
 
 }  // namespace
+
+Trace::Trace() : outer_(trace) { trace = this; }
+Trace::~Trace() { trace = outer_; }
 
 class Launcher {
  public:
@@ -54,6 +59,8 @@ class Launcher {
     Form form{device_,        launch_.real_bytes_, geometry.threads, geometry.team,
               stage,          geometry.across,     geometry.shared,  geometry.narrow,
               geometry.depth, geometry.width};
+    form.registers = launch_.shape_.registers;
+    form.unroll = launch_.shape_.unroll;
     grid_.beside = geometry.beside;
     if (waits(stage)) {
       form.lists = true;
@@ -62,6 +69,7 @@ class Launcher {
     const Function function =
         kernel.find(form, launch_.known_, launch_.numbers_, launch_.aligned_, geometry.shared_bytes);
     launch_.starts_[launch_.arguments_] = &grid_;
+    if (trace != nullptr) trace->launches.push_back(told(geometry, form));
     launch(function, kernel.name.c_str(), device_, geometry.blocks,
            stage == 1 ? geometry.slices : 1, geometry.threads, geometry.shared_bytes,
            launch_.starts_);
@@ -70,6 +78,18 @@ class Launcher {
   Grid grid_{};
 
  private:
+  std::string told(const Geometry& geometry, const Form& form) const {
+    std::string text = launch_.kernel_.state().name;
+    for (const int64_t number : {
+             static_cast<int64_t>(std::hash<std::string>()(launch_.kernel_.state().text)),
+             geometry.blocks, geometry.slices, static_cast<int64_t>(geometry.beside),
+             static_cast<int64_t>(form.stage), static_cast<int64_t>(form.threads),
+             static_cast<int64_t>(form.team), static_cast<int64_t>(form.shared),
+             static_cast<int64_t>(form.registers), static_cast<int64_t>(form.unroll)}) {
+      text += ' ' + std::to_string(number);
+    }
+    return text;
+  }
   bool waits(int stage) const;
   void wait(const Form& form, const Geometry& geometry);
 
@@ -196,7 +216,7 @@ void Launch::statement(int64_t count, int64_t inner, bool across, int sums, int6
                        int64_t around) {
   if (count <= 0) return;
   const Geometry geometry =
-      statement_geometry(count, inner, across, sums > 0, kWide / real_bytes_, several, around);
+      statement_geometry(count, inner, across, sums > 0, kWide / real_bytes_, several, around, shape_);
   Launcher launcher(*this);
   launcher.grid_.count = count;
   launcher.grid_.slices = geometry.slices;
@@ -211,7 +231,7 @@ void Launch::fused(int64_t count, int64_t inner, int64_t bytes, int64_t far) {
   if (count <= 0) return;
   Launcher launcher(*this);
   const int64_t most = most_shared(launcher.device());
-  const Geometry geometry = fused_geometry(count, inner, bytes, most, far);
+  const Geometry geometry = fused_geometry(count, inner, bytes, most, far, shape_);
   launcher.grid_.count = count;
   launcher.grid_.slices = 1;
   launcher.grid_.bytes = bytes;

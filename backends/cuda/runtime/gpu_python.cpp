@@ -68,6 +68,20 @@ py::dict as_dict(const gpu::Geometry& g) {
                   "beside"_a = g.beside, "shared_bytes"_a = g.shared_bytes, "workspace_bytes"_a = g.workspace_bytes);
 }
 
+// By member, what is not as usual.
+gpu::Shape shape_of(const py::dict& given) {
+  gpu::Shape shape;
+  const auto take = [&](const char* name, int& member) {
+    if (given.contains(name)) member = given[name].cast<int>();
+  };
+  take("team", shape.team);
+  take("threads", shape.threads);
+  take("slices", shape.slices);
+  take("beside", shape.beside);
+  take("blocks", shape.blocks);
+  return shape;
+}
+
 // Throws what a kernel would report so.
 void throw_check(int kind, const py::list& texts, const py::list& numbers) {
   Report report{};
@@ -109,14 +123,18 @@ void bind_gpu(py::module_& python) {
   });
   python.def(
       "statement_geometry",
-      [](int64_t count, int64_t inner, bool across, bool splits, int64_t several, int64_t around) {
-        return as_dict(gpu::statement_geometry(count, inner, across, splits, 4, several, around));
+      [](int64_t count, int64_t inner, bool across, bool splits, int64_t several, int64_t around,
+         const py::dict& shape) {
+        return as_dict(gpu::statement_geometry(count, inner, across, splits, 4, several, around,
+                                               shape_of(shape)));
       },
       py::arg("count"), py::arg("inner"), py::arg("across"), py::arg("splits"),
-      py::arg("several") = 0, py::arg("around") = 1);
-  python.def("fused_geometry", [](int64_t count, int64_t inner, int64_t bytes, int64_t most, int64_t far) {
-    return as_dict(gpu::fused_geometry(count, inner, bytes, most, far));
-  }, py::arg("count"), py::arg("inner"), py::arg("bytes"), py::arg("most"), py::arg("far") = 0);
+      py::arg("several") = 0, py::arg("around") = 1, py::arg("shape") = py::dict());
+  python.def("fused_geometry", [](int64_t count, int64_t inner, int64_t bytes, int64_t most, int64_t far,
+                                  const py::dict& shape) {
+    return as_dict(gpu::fused_geometry(count, inner, bytes, most, far, shape_of(shape)));
+  }, py::arg("count"), py::arg("inner"), py::arg("bytes"), py::arg("most"), py::arg("far") = 0,
+     py::arg("shape") = py::dict());
 }
 
 }  // namespace loma

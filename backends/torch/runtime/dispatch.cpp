@@ -141,10 +141,12 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
     kernel = general_kernel(op, is_double(inputs.tensors), call_on.on_gpu());
   }
   const size_t count = op.function->results.size();
-  Tensors results = general || call_on.on_gpu()
-                        ? call_kernel(kernel, inputs.tensors, inputs.ints, false, count)
-                        : run_specialised(*op.specialisations, op.module->specialisation.load(),
-                                          slots, kernel, inputs.tensors, inputs.ints, count);
+  // What computes with narrow tensors as they are has one form of its own.
+  const bool only = general || (call_on.on_gpu() && is_narrow(dtype));
+  const auto run = call_on.on_gpu() ? run_tuned : run_specialised;
+  Tensors results = only ? call_kernel(kernel, inputs.tensors, inputs.ints, false, count)
+                         : run(*op.specialisations, op.module->specialisation.load(), slots, kernel,
+                               inputs.tensors, inputs.ints, count);
   if (is_narrow(dtype)) {
     for (size_t k = 0; k < std::min(op.kept, results.size()); ++k) {
       at::Tensor& result = results[k];

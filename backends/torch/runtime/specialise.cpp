@@ -1,6 +1,9 @@
 // Kernels for known sizes; see specialise.h.
 #include "specialise.h"
 
+#include "call_device.h"
+#include "gpu_driver.h"
+
 #include <ATen/Context.h>
 #include <dlfcn.h>
 
@@ -56,6 +59,11 @@ bool register_specialisation(const char* name, std::vector<int64_t> slots, bool 
   return true;
 }
 
+bool leave_apart(Kernel kernel) {
+  if (apart != nullptr) *apart = kernel;
+  return true;
+}
+
 Kernel load_apart(const std::string& library) {
   Kernel found = nullptr;
   apart = &found;
@@ -64,19 +72,39 @@ Kernel load_apart(const std::string& library) {
   return found;
 }
 
-Kernel Specialisations::find(const std::vector<int64_t>& slots, bool is_double) const {
+const Specialisations::Made* Specialisations::made(const std::vector<int64_t>& slots, bool is_double,
+                                                   int device) const {
   for (const Made* made = made_.load(std::memory_order_acquire); made != nullptr;
        made = made->next) {
-    if (made->is_double == is_double && made->slots == slots) return made->kernel;
+    if (made->is_double == is_double && made->device == device && made->slots == slots) {
+      return made;
+    }
   }
   return nullptr;
 }
 
-void Specialisations::add(std::vector<int64_t> slots, bool is_double, Kernel kernel) {
-  auto* made = new Made{std::move(slots), is_double, kernel, made_.load()};
+Kernel Specialisations::find(const std::vector<int64_t>& slots, bool is_double, int device) const {
+  const Made* const found = made(slots, is_double, device);
+  return found == nullptr ? nullptr : found->kernel;
+}
+
+Kernel Specialisations::find_ready(const std::vector<int64_t>& slots, bool is_double,
+                                   int device) const {
+  const Made* const found = made(slots, is_double, device);
+  if (found == nullptr) return nullptr;
+  if (!found->has_run.load(std::memory_order_relaxed)) {
+    if (gpu::is_capturing(device)) return nullptr;
+    found->has_run.store(true, std::memory_order_relaxed);
+  }
+  return found->kernel;
+}
+
+void Specialisations::add(std::vector<int64_t> slots, bool is_double, Kernel kernel, int device) {
+  auto* made = new Made{std::move(slots), is_double, device, kernel, made_.load()};
   while (!made_.compare_exchange_weak(made->next, made, std::memory_order_release,
                                       std::memory_order_relaxed)) {
   }
+  if (device != kOnCpu) is_tuned_.store(true, std::memory_order_release);
 }
 
 // The entry of those slots; a new one takes the place of the one that matters least.
@@ -152,13 +180,13 @@ void Specialisations::note(const SpecialisationPolicy& policy, const std::vector
   policy.ask(name_, slots, is_double, false);
 }
 
-bool Specialisations::is_first(const std::vector<int64_t>& slots, bool is_double) {
+bool Specialisations::is_first(const std::vector<int64_t>& slots, bool is_double, int device) {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock || searched_.size() >= kMostSeen) return false;
-  for (const auto& [known, wide] : searched_) {
-    if (wide == is_double && known == slots) return false;
+  for (const auto& [known, wide, place] : searched_) {
+    if (wide == is_double && place == device && known == slots) return false;
   }
-  searched_.emplace_back(slots, is_double);
+  searched_.emplace_back(slots, is_double, device);
   return true;
 }
 
@@ -185,8 +213,8 @@ Tensors run_specialised(Specialisations& own, const SpecialisationPolicy* policy
   // A kernel is made for what took long, comes when it is ready, and may round otherwise.
   if (at::globalContext().deterministicAlgorithms()) return call(general);
   const bool wide = is_double(tensors);
-  if (policy != nullptr && policy->search && !slots.empty() && own.is_first(slots, wide)) {
-    policy->search(own.name(), slots, wide, tensors, ints, results);
+  if (policy != nullptr && policy->searches && !slots.empty() && own.is_first(slots, wide)) {
+    policy->search(own.name(), slots, wide, kOnCpu, tensors, ints, results);
   }
   Kernel kernel = own.find(slots, wide);
   // A full operator takes part no more, and one without sizes and ints is as special as it can be.
@@ -209,6 +237,30 @@ Tensors run_specialised(Specialisations& own, const SpecialisationPolicy* policy
   const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
   own.note(*policy, slots, wide, time.count());
   return made;
+}
+
+Tensors run_tuned(Specialisations& own, const SpecialisationPolicy* policy,
+                  const std::vector<int64_t>& slots, Kernel general, const Tensors& tensors,
+                  const std::vector<int64_t>& ints, size_t results) {
+  const auto call = [&](Kernel kernel) { return call_kernel(kernel, tensors, ints, false, results); };
+  const bool searches = policy != nullptr && policy->search;
+  if (slots.empty() || !(searches || own.is_tuned())) return call(general);
+  if (at::globalContext().deterministicAlgorithms()) return call(general);
+  const bool wide = is_double(tensors);
+  const at::Device where = call_device();
+  const int device = where.is_cuda() ? where.index() : 0;
+  Kernel kernel = own.find_ready(slots, wide, device);
+  if (kernel == nullptr && searches && !gpu::is_capturing(device) &&
+      own.is_first(slots, wide, device)) {
+    policy->search(own.name(), slots, wide, device, tensors, ints, results);
+    kernel = own.find_ready(slots, wide, device);
+  }
+  if (kernel == nullptr) return call(general);
+  try {
+    return call(kernel);
+  } catch (...) {
+    return call(general);  // which fails in the program's own words
+  }
 }
 
 }  // namespace loma

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -31,11 +32,16 @@ struct SpecialisationPolicy {
   std::function<void(const std::string& name, const std::vector<int64_t>& slots, bool is_double,
                      bool now)> ask;
   // Not empty where kernels are tuned: it hears of the first call with some slots before that runs,
-  // and may add kernels. Throws nothing.
+  // on a GPU or, if `searches`, on the CPU, and may add kernels. Throws nothing.
   std::function<void(const std::string& name, const std::vector<int64_t>& slots, bool is_double,
-                     const Tensors& tensors, const std::vector<int64_t>& ints, size_t results)>
+                     int device, const Tensors& tensors, const std::vector<int64_t>& ints,
+                     size_t results)>
       search;
+  bool searches = false;
 };
+
+// Where a kernel runs: on the GPU of that number, or on the CPU.
+constexpr int kOnCpu = -1;
 
 // Of one operator. Lives as long as the process; safe from several threads, and after a fork.
 class Specialisations {
@@ -49,8 +55,12 @@ class Specialisations {
   std::atomic<uint64_t> narrow{0};
 
   // The kernel for a call with those slots, null where there is none.
-  Kernel find(const std::vector<int64_t>& slots, bool is_double) const;
-  void add(std::vector<int64_t> slots, bool is_double, Kernel kernel);
+  Kernel find(const std::vector<int64_t>& slots, bool is_double, int device = kOnCpu) const;
+  // The same on a GPU, but for one that would have to be loaded while a graph is recorded.
+  Kernel find_ready(const std::vector<int64_t>& slots, bool is_double, int device) const;
+  void add(std::vector<int64_t> slots, bool is_double, Kernel kernel, int device = kOnCpu);
+  // Whether there are kernels for GPUs.
+  bool is_tuned() const { return is_tuned_.load(std::memory_order_acquire); }
 
   // A kernel that the cache has: the first call that it is for loads it.
   void add_known(std::vector<int64_t> slots, bool is_double);
@@ -61,7 +71,7 @@ class Specialisations {
   void note(const SpecialisationPolicy& policy, const std::vector<int64_t>& slots, bool is_double,
             int64_t nanoseconds);
   // Whether nobody has asked this before for those slots, nor will once they are many.
-  bool is_first(const std::vector<int64_t>& slots, bool is_double);
+  bool is_first(const std::vector<int64_t>& slots, bool is_double, int device = kOnCpu);
   // Whether there is nothing left to note.
   bool is_full() const { return full_.load(std::memory_order_relaxed); }
 
@@ -69,8 +79,10 @@ class Specialisations {
   struct Made {
     std::vector<int64_t> slots;
     bool is_double;
+    int device;
     Kernel kernel;
     const Made* next;
+    mutable std::atomic<bool> has_run{false};  // on a GPU
   };
   struct Seen {
     std::vector<int64_t> slots;
@@ -80,16 +92,17 @@ class Specialisations {
     int64_t nanoseconds = 0;
   };
 
+  const Made* made(const std::vector<int64_t>& slots, bool is_double, int device) const;
   Seen* seen(const std::vector<int64_t>& slots, bool is_double);
   bool may_ask(const SpecialisationPolicy& policy);
 
   const std::string name_;
   std::atomic<const Made*> made_{nullptr};  // never shortened, so that readers need no lock
-  std::atomic<bool> full_{false}, has_known_{false};
+  std::atomic<bool> full_{false}, has_known_{false}, is_tuned_{false};
   // Only ever tried: another thread may have held it when this process was forked.
   std::mutex mutex_;
   std::vector<Seen> seen_;
-  std::vector<std::pair<std::vector<int64_t>, bool>> searched_;
+  std::vector<std::tuple<std::vector<int64_t>, bool, int>> searched_;
   int asked_ = 0;
 };
 
@@ -106,6 +119,12 @@ Kernel load_apart(const std::string& library);
 Tensors run_specialised(Specialisations& own, const SpecialisationPolicy* policy,
                         const std::vector<int64_t>& slots, Kernel general, const Tensors& tensors,
                         const std::vector<int64_t>& ints, size_t results);
+
+// The same on a GPU, where `general` knows its sizes soon by itself: another kernel is one that was
+// tuned. Nothing is looked for while a graph is recorded.
+Tensors run_tuned(Specialisations& own, const SpecialisationPolicy* policy,
+                  const std::vector<int64_t>& slots, Kernel general, const Tensors& tensors,
+                  const std::vector<int64_t>& ints, size_t results);
 
 // Calls a kernel with so many results.
 Tensors call_kernel(Kernel kernel, const Tensors& tensors, const std::vector<int64_t>& ints,

@@ -1,8 +1,11 @@
 // How kernels for known sizes are asked for: loma/specialise.py.
 #include "binding.h"
+#include "call_device.h"
+#include "gpu_kernels.h"
 #include "operators.h"
 #include "specialise.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 namespace loma {
@@ -55,9 +58,9 @@ void add_known(const std::string& name, const py::tuple& slots, bool is_double) 
   specialisations_of(name).add_known(numbers_of(slots), is_double);
 }
 
-// `search` may be None.
+// `search` may be None; `searches`: it looks for the CPU's kernels, too.
 void set_hook(ModuleState& state, py::object hook, int limit, int calls, int64_t call_ns,
-              int64_t total_ns, py::object search) {
+              int64_t total_ns, py::object search, bool searches) {
   // Never freed: a graph may outlive the interpreter's orderly end, and a call the policy's change.
   auto* kept = new py::object(std::move(hook));
   auto* policy = new SpecialisationPolicy{
@@ -67,14 +70,15 @@ void set_hook(ModuleState& state, py::object hook, int limit, int calls, int64_t
       },
       {}};
   if (!search.is_none()) {
+    policy->searches = searches;
     auto* searched = new py::object(std::move(search));
     policy->search = [searched](const std::string& name, const std::vector<int64_t>& slots,
-                                bool is_double, const Tensors& tensors,
+                                bool is_double, int device, const Tensors& tensors,
                                 const std::vector<int64_t>& ints, size_t results) {
       call_python([&] {
         py::tuple given(tensors.size());
         for (size_t k = 0; k < tensors.size(); ++k) given[k] = object_of(tensors[k]);
-        (*searched)(name, tuple_of(slots), is_double, given, tuple_of(ints), results);
+        (*searched)(name, tuple_of(slots), is_double, device, given, tuple_of(ints), results);
       });
     };
   }
@@ -91,20 +95,38 @@ Kernel kernel_of(const py::capsule& capsule) {
   return reinterpret_cast<Kernel>(capsule.get_pointer<void>());
 }
 
-// Runs a kernel, inside of a call that is searched for.
-py::tuple run_apart(const py::capsule& capsule, const py::tuple& tensors, const py::tuple& ints,
-                     size_t results) {
+// Runs a kernel by itself, on any thread.
+Tensors run(const py::capsule& capsule, const py::tuple& tensors, const py::tuple& ints,
+            size_t results) {
   Tensors given;
-  for (const py::handle tensor : tensors) given.push_back(tensor_of(tensor));
+  at::Device device = at::kCPU;
+  for (const py::handle tensor : tensors) {
+    given.push_back(tensor_of(tensor));
+    if (given.back().defined() && given.back().is_cuda()) device = given.back().device();
+  }
   const std::vector<int64_t> numbers = numbers_of(ints);
   const Kernel kernel = kernel_of(capsule);
-  Tensors made;
-  {
-    const py::gil_scoped_release no_gil;
-    made = call_kernel(kernel, given, numbers, false, results);
-  }
+  const py::gil_scoped_release no_gil;
+  const c10::DeviceGuard on_device(device);
+  const CallOn call_on(device);
+  return call_kernel(kernel, given, numbers, false, results);
+}
+
+py::tuple run_apart(const py::capsule& capsule, const py::tuple& tensors, const py::tuple& ints,
+                    size_t results) {
+  const Tensors made = run(capsule, tensors, ints, results);
   py::tuple out(made.size());
   for (size_t k = 0; k < made.size(); ++k) out[k] = object_of(made[k]);
+  return out;
+}
+
+// What it launches on a GPU.
+py::tuple trace(const py::capsule& capsule, const py::tuple& tensors, const py::tuple& ints,
+                size_t results) {
+  const gpu::Trace told;
+  run(capsule, tensors, ints, results);
+  py::tuple out(told.launches.size());
+  for (size_t k = 0; k < told.launches.size(); ++k) out[k] = told.launches[k];
   return out;
 }
 
@@ -112,22 +134,24 @@ py::tuple run_apart(const py::capsule& capsule, const py::tuple& tensors, const 
 
 void bind_specialise(py::module_& python, ModuleState& state) {
   python.def("set_specialise_hook", [&state](py::object hook, int limit, int calls, int64_t call_ns,
-                                             int64_t total_ns, py::object search) {
-    set_hook(state, std::move(hook), limit, calls, call_ns, total_ns, std::move(search));
+                                             int64_t total_ns, py::object search, bool searches) {
+    set_hook(state, std::move(hook), limit, calls, call_ns, total_ns, std::move(search), searches);
   });
   python.def("add_known_kernel", add_known);
   // For the tuner: a kernel that is in use, one that is loaded without being used, a call of one,
   // and what puts it to use.
-  python.def("find_kernel", [](const std::string& name, const py::tuple& slots, bool is_double) {
-    return capsule_of(specialisations_of(name).find(numbers_of(slots), is_double));
+  python.def("find_kernel", [](const std::string& name, const py::tuple& slots, bool is_double,
+                               int device) {
+    return capsule_of(specialisations_of(name).find(numbers_of(slots), is_double, device));
   });
   python.def("load_kernel", [](const std::string& library) {
     return capsule_of(load_apart(library));
   });
   python.def("run_kernel", run_apart);
+  python.def("trace_kernel", trace);
   python.def("use_kernel", [](const std::string& name, const py::tuple& slots, bool is_double,
-                              const py::capsule& kernel) {
-    specialisations_of(name).add(numbers_of(slots), is_double, kernel_of(kernel));
+                              int device, const py::capsule& kernel) {
+    specialisations_of(name).add(numbers_of(slots), is_double, kernel_of(kernel), device);
   });
 }
 

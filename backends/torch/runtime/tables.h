@@ -68,6 +68,9 @@ __attribute__((visibility("default"))) bool register_specialisation(const char* 
                                                                     std::vector<int64_t> slots,
                                                                     bool is_double, Kernel kernel);
 
+// Leaves a kernel to whoever loads its library to have it by itself (load_apart), and adds it nowhere.
+__attribute__((visibility("default"))) bool leave_apart(Kernel kernel);
+
 enum class Kind : uint8_t { Tensor, Tensor32, IntTensor, BoolTensor, Float, Int };  // 32: float32 only
 enum class Role : uint8_t {
   In,
