@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from loma import config
 from loma.backends.kernels.beside import beside
 from loma.backends.kernels.counted import counted
-from loma.backends.kernels.ir import Chain, Kernel, Nested, Step, Panels, Sweep
+from loma.backends.kernels.diagonals import without_diagonals
+from loma.backends.kernels.ir import Chain, Kernel, Nested, Step, Panels, Sweep, panels_of
 from loma.backends.kernels.parts import worth_it
 from loma.backends.kernels.private import make_kernel, make_kernel_with_sums, with_inner
 from loma.backends.kernels.runs import Run, Runs
@@ -42,14 +43,28 @@ def fuse(
     iteration has one value of all indices that its statements share, as there are many threads."""
     if "scans" in config.optimisations():
         function = peeled(scans(function, ("sum",), elementwise=flat))
-    if flat:
-        function = counted(function)
-    names = Names(names_of(function))
-    if not flat:  # sweeps know scores by products that stand alone
-        function = with_starts(function, library, names)
-    function = replace(function, body=numbered(beside(function).body))
-    fusion = _Fusion(function, library, names, elements=elements, flat=flat)
-    return fusion.with_sweeps() if flat else fusion.run()
+
+    def steps(function: Function) -> tuple[Step, ...]:
+        function = replace(function, body=numbered(beside(function).body))
+        names = Names(names_of(function))
+        fusion = _Fusion(function, library, names, elements=elements, flat=flat)
+        return fusion.with_sweeps() if flat else fusion.run()
+
+    if flat:  # sweeps know scores by products that stand alone
+        return steps(counted(function))
+    function = with_starts(function, library, Names(names_of(function)))
+    found = steps(function)
+    whole, many = without_diagonals(function)
+    if many:
+        other = steps(whole)
+        found = other if _whole(other) >= _whole(found) + many else found
+    return found
+
+
+def _whole(steps: tuple[Step, ...]) -> int:
+    """How many sums up to a diagonal are whole products."""
+    around = (panels for step in steps if isinstance(step, Panels) for panels in panels_of(step))
+    return sum(panels.until.whole for panels in around if panels.until is not None)
 
 
 class _Fusion:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from loma.backends.kernels.columns import Moderate
 from loma.backends.kernels.pairs import Pairs
+from loma.backends.kernels.regions import Moderate
 from loma.backends.kernels.sweeps import Found
 from loma.core.effects import assigned, declared
 from loma.core.ir import Axis, Declare, Expr, For, If, IntConst, Stmt, Var, While
@@ -70,11 +70,13 @@ class Blocks:
 @dataclass(frozen=True, slots=True)
 class Until:
     """Of the columns of some rows those up to ``end`` where the host finds that all is
-    ``moderate``, else all: it asks before the panels of rows, and ``exact`` is the answer."""
+    ``moderate``, else all: it asks before the panels of rows, and ``exact`` is the answer. So many
+    sums are ``whole`` products then."""
 
     end: Expr
     exact: Var
     moderate: Moderate
+    whole: int
 
 
 @dataclass(frozen=True, slots=True)

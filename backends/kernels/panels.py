@@ -165,7 +165,7 @@ def _of_columns(panels: Panels, is_size: IsSize, runs: Runs, names: Names, fuse:
         Var(names.fresh(f"{wish}{end}"), INT) for end in ("", "_first", "_exact")
     )
     extent, rows = panels.axis.extent, (panels.count, panels.first)
-    found = narrowed(panels.declared, panels.cut, rows, extent, count, is_size)
+    found = narrowed(panels.declared, panels.cut, rows, extent, count, exact, is_size)
     if found is None:
         return panels
     blank = runs.blank(panels.source)
@@ -174,7 +174,7 @@ def _of_columns(panels: Panels, is_size: IsSize, runs: Runs, names: Names, fuse:
     steps = tuple(s for s in steps if not (isinstance(s, Declare) and s.target.name in local))
     within = temporaries(steps)
     crossing = tuple(s.target for s in found.declared if s.target.name not in within)
-    until = Until(Binary("+", panels.first, panels.count, INT), exact, found.moderate)
+    until = Until(Binary("+", panels.first, panels.count, INT), exact, found.moderate, found.whole)
     inner = Panels(
         Axis(wish, extent), count, first, crossing, found.views, (), (), steps, panels.cut,
         until=until,

@@ -71,6 +71,7 @@ def module() -> Any:
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_every_spelling_leaves_columns_out(name: str, half: str) -> None:
     assert leave_out(TEXT, name + half)
+    assert ", T, T]" not in pipeline.stage_text(TEXT, "schedule", name + half)
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
@@ -130,6 +131,9 @@ def test_gradients_that_are_not_finite(module: Any, seen: int) -> None:
     (d_v,) = torch.autograd.grad(module.statements(*args), args[2:], g)
     assert d_v[0, : seen + 1, 1].isinf().all()
     assert d_v[0, seen + 1 :, 1].isnan().all()
+    (d_v,) = torch.autograd.grad(module.ranges(*args), args[2:], g)  # where there is no such term
+    assert d_v[0, : seen + 1, 1].isinf().all()
+    assert d_v[0, seen + 1 :, 1].isfinite().all()
 
 
 def test_out_of_order(module: Any) -> None:

@@ -94,6 +94,42 @@ def test_what_is_costly_is_computed_once() -> None:
     assert "(exp(c[o]) if" in print_function(guarded)
 
 
+@pytest.mark.parametrize(
+    ("mask", "again", "many"),
+    [
+        ("j <= i", "l <= k", 1),
+        ("j <= i", "k >= l and l > 0", 1),
+        ("j <= i and j < n", "l <= k and l < n", 1),
+        ("j <= i and j > 0", "l <= k", 2),  # less is held than is read
+        ("j <= i", "l <= k + 1", 2),
+        ("x[i, j] > 0.0", "x[k, l] > 0.0", 2),  # may be NaN
+    ],
+)
+def test_what_is_held_under_a_condition_is_read_under_it(mask: str, again: str, many: int) -> None:
+    text = f"""
+def f(x : In[Tensor[N, N]], w : In[Tensor[N, N]], n : In[int]) -> tuple[Tensor[N, N], Tensor[N, N]]:
+    y : Tensor[N, N]
+    z : Tensor[N, N]
+    y[i, j] = exp(x[i, j]) if {mask} else 0.0
+    z[k, l] = w[k, l] * exp(x[k, l]) if {again} else w[l, k]
+    return y, z
+"""
+    assert print_function(canonical(text)).count("exp(") == many
+
+
+def test_what_was_held_is_not_read_after_a_change() -> None:
+    text = """
+def f(x : In[Tensor[N, N]]) -> tuple[Tensor[N, N], Tensor[N, N]]:
+    y : Tensor[N, N]
+    z : Tensor[N, N]
+    y[i, j] = exp(x[i, j]) if j <= i else 0.0
+    y[i, 0] = 1.0
+    z[i, j] = 2.0 * exp(x[i, j]) if j <= i else 0.0
+    return y, z
+"""
+    assert print_function(canonical(text)).count("exp(") == 2
+
+
 def test_a_scalar_function_is_what_it_computes() -> None:
     head = "def bend(v : In[float], s : In[float]) -> float:\n"
     helpers = f"{head}    t : float = v + s\n    return tanh(t)\n"

@@ -153,9 +153,13 @@ class _Plain:
         if panels.until is not None:
             # Those that run the result have numbers that are moderate, unless a size is 0.
             asked = [b.binary(">", size, IntConst(0)) for size in panels.until.moderate.sizes]
-            end = Select(b.every(asked), panels.until.end, panels.axis.extent, INT)
+            exact = panels.until.exact
+            end = Select(exact, panels.until.end, panels.axis.extent, INT)
             inner = tuple(_moved(s, dict(panels.views), panels.first, self._names) for s in body)
-            return (Assign(panels.first, "=", IntConst(0)), Assign(panels.count, "=", end), *inner)
+            return (
+                Assign(exact, "=", b.every(asked)), Assign(panels.first, "=", IntConst(0)),
+                Assign(panels.count, "=", end), *inner,
+            )  # fmt: skip
         return self._parts(panels.axis, part, panels.views, body, IntConst(self._order.panel))
 
     def _parts(

@@ -11,7 +11,9 @@ has a value of ``exp`` for each ``d``; in the canonical form it is
     y[i, d] = sum(_e[i, j] * v[j, d] for j in S)
 
 So does a quotient of elements, ``sum(c[i, j] / z[j] * v[j, d] for j in S)``, that a sum has for
-each ``d``: what is left is a product of two tensors. What a condition guards stays where it is.
+each ``d``: what is left is a product of two tensors. What a condition guards stays where it is, but
+for what a tensor holds where the same condition holds, as ``e[i, j] = exp(s[i, j]) if j <= i else
+0.0`` does.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from loma.core import builder as b
+from loma.core.bounds import conjuncts, facts
 from loma.core.builtins import BUILTINS
 from loma.core.effects import written
 from loma.core.ir import (
     INT, Axis, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IndexAssign,
-    IntConst, Module, Reduce, Stmt, TensorType, Var, replace,
+    IntConst, Module, Reduce, Select, Stmt, TensorType, Var, replace,
 )  # fmt: skip
-from loma.core.sizes import constant
+from loma.core.sizes import constant, equal
 from loma.core.walk import (
     free_variables, map_guarded, map_tensor_functions, substitute,
     variables, walk,
@@ -79,11 +82,12 @@ class _Costly(InBlocks):
         self._written = Counter[str]()
         self._places: dict[_Part, set[tuple[int, tuple[str, ...]]]] = {}
         self._held: dict[_Part, _Held] = {}
+        self._held_where: dict[_Part, tuple[_Held, Expr]] = {}  # under a condition on its indices
         self._summed = frozenset[str]()  # the indices of the sums around
 
     def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        around = self._written, self._places, self._held
-        self._written, self._places, self._held = Counter(), {}, {}
+        around = self._written, self._places, self._held, self._held_where
+        self._written, self._places, self._held, self._held_where = Counter(), {}, {}, {}
         for position, stmt in enumerate(body):
             if isinstance(stmt, IndexAssign):
                 for expr, scope in _found(stmt.value, _axes(stmt.axes)):
@@ -92,7 +96,7 @@ class _Costly(InBlocks):
             self._written.update(written((stmt,)))
         self._written = Counter()
         out = super()._block(body)
-        self._written, self._places, self._held = around
+        self._written, self._places, self._held, self._held_where = around
         return out
 
     def _statement(self, stmt: Stmt) -> Stmt:
@@ -132,7 +136,8 @@ class _Costly(InBlocks):
         """The expression, read from a temporary where that is worth it."""
         wanted = _is_costly(expr) or self._is_operand(expr, scope)
         if not wanted or self._guard is not None:
-            return self._inside(expr, scope)
+            held_here = self._where_held(expr, scope) if wanted else None
+            return held_here or self._inside(expr, scope)
         part, names = self._part(expr, scope)
         held = self._held.get(part)
         if held is None or held.version != self._written[held.tensor.name]:
@@ -176,17 +181,42 @@ class _Costly(InBlocks):
         self._out.append(self._where_used(made, expr, scope, whole))
         return _Held(var, tuple(names.index(axis.name) for axis in axes), 0)
 
+    def _where_held(self, expr: Expr, scope: Scope) -> Expr | None:
+        """A read of the tensor that holds a part where the condition around it holds."""
+        part, names = self._part(expr, scope)
+        held, cond = self._held_where.get(part, (None, None))
+        if held is None or cond is None or held.version != self._written[held.tensor.name]:
+            return None
+        own: dict[str, Expr] = {f"${k}": Var(name, INT) for k, name in enumerate(names)}
+        known = [] if self._guard is None else _facts(self._guard)
+        wanted = _facts(substitute(cond, own))
+        if not all(any(equal(fact, other) is True for other in known) for fact in wanted):
+            return None
+        subscripts = tuple(Var(names[k], INT) for k in held.order)
+        return Index(held.tensor, subscripts, expr.type, expr.span)
+
     def _hold(self, stmt: IndexAssign) -> None:
         """Remembers what a statement has written for good."""
-        if not (_is_costly(stmt.value) and covers(stmt) and stmt.op == "="):
+        match stmt.value:
+            case Select(condition, inner):
+                cond: Expr | None = condition
+                value: Expr = inner
+            case _:
+                cond, value = None, stmt.value
+        if not (_is_costly(value) and covers(stmt) and stmt.op == "="):
             return
         target = stmt.element
         subscripts = [s.name for s in target.subscripts if isinstance(s, Var)]
-        part, names = self._part(stmt.value, _axes(stmt.axes))
-        if set(subscripts) == set(names) and len(subscripts) == len(target.subscripts):
-            name = target.tensor.name
-            order = tuple(names.index(s) for s in subscripts)
-            self._held.setdefault(part, _Held(target.tensor, order, self._written[name]))
+        part, names = self._part(value, _axes(stmt.axes))
+        if set(subscripts) != set(names) or len(subscripts) != len(target.subscripts):
+            return
+        order = tuple(names.index(s) for s in subscripts)
+        held = _Held(target.tensor, order, self._written[target.tensor.name])
+        if cond is None:
+            self._held.setdefault(part, held)
+        elif _facts(cond) and not free_variables(cond) & self._assigned:
+            numbers: dict[str, Expr] = {name: Var(f"${k}", INT) for k, name in enumerate(names)}
+            self._held_where.setdefault(part, (held, substitute(cond, numbers)))
 
     def _part(self, expr: Expr, scope: Scope) -> tuple[_Part, tuple[str, ...]]:
         """What is computed, and the indices that it has, in order of occurrence."""
@@ -213,6 +243,12 @@ def _along_memory(expr: Expr, axes: list[Axis]) -> tuple[Axis, ...]:
     ends = {node.subscripts[-1] for node in reads if free_variables(node) & names}
     last = [axis for axis in axes if ends == {Var(axis.name, INT)}]
     return (*(axis for axis in axes if axis not in last), *last)
+
+
+def _facts(condition: Expr) -> list[Expr]:
+    """What is not negative where a condition holds, and only there; nothing if that is not all."""
+    parts = [facts(part) for part in conjuncts(condition)]
+    return [fact for own in parts for fact in own] if all(parts) else []
 
 
 def _is_costly(expr: Expr) -> bool:
