@@ -29,7 +29,7 @@ from loma.core.sizes import IsSize
 from loma.core.walk import expressions, free_variables, map_children, map_expressions, walk
 
 # Of wide ranges less can be proved: a mask of -1e30 is far from all scores, one of -1e9 is not.
-_RANGES = ((2.0**20, 2**31), (2.0**8, 2**12))
+_RANGES = ((2.0**20, 2**31), (2.0**8, 2**12), (2.0**5, 2**12))
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,30 @@ def test_masks(mask: str, far: str, narrow: bool) -> None:
     torch.testing.assert_close(function(*args), torch.as_tensor(np.asarray(expected)))
 
 
+def test_a_number_of_the_call_is_asked_for() -> None:
+    """Scores that a scale makes too large for the mask, or NaN."""
+    text = """
+def f(
+    q : In[Tensor[B, H, T, D]], k : In[Tensor[B, H, T, D]], v : In[Tensor[B, H, T, D]],
+    scale : In[float],
+) -> Tensor[B, H, T, D]:
+    s : Tensor[B, H, T, T]
+    y : Tensor[B, H, T, D]
+    s[b, h, i, j] = scale * sum(q[b, h, i, d] * k[b, h, j, d] for d in D)
+    s[b, h, i, j] = s[b, h, i, j] if i >= j else -1e9
+    p = softmax(s, 3)
+    y[b, h, i, d] += p[b, h, i, j] * v[b, h, j, d]
+    return y
+"""
+    assert leave_out(text, "f")
+    function = loma.compile(text).f
+    q, k, v = (randn(2, 2, 40, 3) for _ in range(3))
+    for scale in (0.5, -1e9, torch.nan):
+        s = (scale * q @ k.mT).masked_fill(torch.ones(40, 40, dtype=torch.bool).triu(1), -1e9)
+        expected = torch.softmax(s, 3) @ v
+        torch.testing.assert_close(function(q, k, v, scale), expected, equal_nan=True)
+
+
 def test_what_is_returned_has_all_columns() -> None:
     text = f"""
 def f({HEAD}) -> tuple[Tensor[T, D], Tensor[T, T]]:
