@@ -202,7 +202,10 @@ def _remove_abandoned(root: Path) -> None:
     for path in itertools.chain((root / "temporary").iterdir(), *found):
         try:
             if time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS:
-                delete(path)
+                # It may be on its way out of the cache, and be wanted back, whole or not at all.
+                taken = root / "temporary" / f"{fresh('abandoned')}.tmp"
+                os.rename(path, taken)
+                delete(taken)
         except OSError:
             continue
 

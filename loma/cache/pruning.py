@@ -110,8 +110,8 @@ def _remove(root: Path, each: _Object) -> bool:
         os.rename(each.folder, away)
     except OSError:
         return False
-    if away.stat().st_mtime != each.used:  # somebody has asked for it meanwhile
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # another process sweeps what is old there
+        if away.stat().st_mtime != each.used:  # somebody has asked for it meanwhile
             os.rename(away, each.folder)
             return False
     delete(away)

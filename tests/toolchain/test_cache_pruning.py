@@ -183,6 +183,25 @@ def test_processes_that_use_the_cache_meanwhile(folder: Path) -> None:
     assert removed > 0
 
 
+def test_what_is_abandoned_is_swept_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while an object that is as old goes, or comes back because somebody asked for it."""
+    rename = os.rename
+    for asked in (False, True):
+        key = _store(f"old {asked}", age=10 * DAY)
+
+        def swept(source: Path, target: Path, asked: bool = asked) -> None:
+            rename(source, target)
+            monkeypatch.setattr(os, "rename", rename)
+            if asked:
+                _age(target, 9 * DAY)
+            cache._remove_abandoned(folder)
+
+        monkeypatch.setattr(os, "rename", swept)
+        assert cache.prune(older_than=HOUR)[0] == 1
+        assert cache.find(key) is None
+        assert not list((folder / "temporary").iterdir())
+
+
 _READER = """
 import sys, time
 from pathlib import Path
