@@ -22,7 +22,6 @@ import dataclasses
 import json
 import random
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -115,23 +114,13 @@ def beside(
         off = float((given.double() - wanted.double()).norm() / wanted.double().norm())
         if not off <= 5e-3:
             raise SystemExit(f"{layer.name}: {name} is off by {off}")
-    timer = gpus.Timer(0) if device == "cuda" else fastest
+    timer = gpus.Timer(0) if device == "cuda" else search.fastest
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     with _turn:
         for _ in range(ROUNDS):
             for name, call in candidates.items():
                 samples[name].append(timer(call, 20))
     return {name: statistics.median(times) for name, times in samples.items()}
-
-
-def fastest(call: Callable[[], object], repeats: int) -> float:
-    """As the search measures on the CPU."""
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - start)
-    return best
 
 
 def best_after(found: Record, seconds: float = float("inf"), trials: int | None = None) -> float:

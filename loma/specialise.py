@@ -35,7 +35,7 @@ from loma import background, cache, config
 from loma.background import Background, Job, Note
 from loma.errors import SettingError, ToolchainError
 from loma.reports import progress
-from loma.tuning.state import ON_CPU, Tune, Tuning, checked
+from loma.tuning.state import ON_CPU, Tune, Tuning, checked, kind_of
 
 if TYPE_CHECKING:
     import ctypes
@@ -130,8 +130,6 @@ def sources(module: LomaModule) -> list[Path]:
     with _lock:
         own = next((m for _, m in _attached if m.namespace == module.__name__), None)
     for note, folder in _known(module.__folder__):
-        if note["device"] != "cpu":
-            continue
         if note["choices"] != (own.wanted(note) if own is not None else {}):
             continue
         counts[note["operator"]] = counts.get(note["operator"], 0) + 1
@@ -151,8 +149,6 @@ def attach(native: ModuleType, program: Program, record: Record, folder: Path) -
     operators, texts = dict(record["operators"]), dict(record["texts"])
     module = _Module(program, program.key(), native, operators, texts, folder, limit)
     for note, _ in _known(module.folder):
-        if note["device"] != "cpu":
-            continue
         operator, slots = f"{native.namespace}::{note['operator']}", tuple(note["sizes"].values())
         native.add_known_kernel(operator, slots, note["dtype"] == "double")
     with _lock:
@@ -215,10 +211,11 @@ def _tell(native: ModuleType, module: _Module) -> None:
     )  # fmt: skip
 
 
-def _known(folder: Path) -> Iterator[tuple[Note, Path]]:
-    """The kernels that the cache has for the module of that folder, and where each is."""
+def _known(folder: Path, device: str = "cpu") -> Iterator[tuple[Note, Path]]:
+    """The kernels that the cache has for the module of that folder and such a device, and where
+    each is."""
     for note in cache.notes(_notes_key(folder), _FIELDS):
-        kernel = cache.find(note["object"])
+        kernel = cache.find(note["object"]) if note["device"] == device else None
         if kernel is not None:
             yield note, kernel
 
@@ -322,10 +319,9 @@ def _use_known(request: _Request) -> None:
 
 def _load_known(request: _Request) -> bool:
     """Loads the kernel if the cache has it."""
-    for note, folder in _known(request.module.folder):
+    for note, folder in _known(request.module.folder, kind_of(request.device)):
         same = note["operator"] == request.operator and note["dtype"] == request.dtype
         same = same and tuple(note["sizes"].values()) == request.slots
-        same = same and note["device"] == ("cpu" if request.device == ON_CPU else "cuda")
         if same and note["choices"] == request.choices():
             _load(folder, note, request)
             return True
@@ -342,7 +338,7 @@ def _job(request: _Request) -> Job | None:
     return Job(
         program, module.key, module.namespace, request.operator,
         request.function, request.slots, request.dtype, module.folder, _notes_key(module.folder),
-        toolchain.detect(), request.choices(), "cpu" if request.device == ON_CPU else "cuda",
+        toolchain.detect(), request.choices(), kind_of(request.device),
     )  # fmt: skip
 
 

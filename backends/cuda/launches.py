@@ -153,6 +153,7 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
     over = ", ".join(axis.name for axis in kernel.axes)
     writer.comment(f"kernel over {over}{host.lines_of(kernel.source)}")
     made = Start(owner, "kernel", kernel.source, shares=_is_several(launch.body))
+    named = _named(launch)
     own = {*assigned(kernel.body), *counters(kernel.body), *(axis.name for axis in kernel.axes)}
     own |= {var.name for var in (kernel.count, kernel.first, *launch.scalars) if var is not None}
     if kernel.blocks is not None:
@@ -166,7 +167,7 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
                 whole = c.item_text(context.ints(kernel.blocks.size))
             if whole is None:
                 given = c.list_text((count, host.bytes_of(context, launch.bytes)))
-                twice = shapes.block(context, _name(launch), _extents(launch))
+                twice = shapes.block(context, *named)
                 given += f", {twice}" * (twice != 0)
                 whole = f"loma::gpu::block_size({given})"
             writer.line(f"const int64_t {size} = {whole};")
@@ -200,7 +201,7 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
         made.write(
             body, "fused", c.item_text(count), widest, "workspace_.bytes()",
             *(["workspace_.far()"] if buffers else []),
-            private=bool(buffers), shape=shapes.of_fused(context, _name(launch), _extents(launch)),
+            private=bool(buffers), shape=shapes.of_fused(context, *named),
         )  # fmt: skip
 
 
@@ -228,20 +229,16 @@ def _write_spread(owner: HostWriter, node: Spread) -> None:
         owner.nodes(node.otherwise)
 
 
-def _name(launch: Launch) -> str:
-    """What the kernel is called by, of all that it writes."""
+def _named(launch: Launch) -> tuple[str, tuple[Expr, ...]]:
+    """What the kernel is called by, of all that it writes, and the extents of the loops that its
+    work is in, as far as one statement's tells."""
+    trees = [tree for tree in flat(launch.body) if isinstance(tree, Parallel)]
     private = {buffer.var.name for buffer in launch.buffers}
-    written = [tree for tree in flat(launch.body) if isinstance(tree, Parallel)]
-    names = [var.name for tree in written for var in tree.writes]
-    return next((name for name in names if name not in private), launch.kernel.axis.name)
-
-
-def _extents(launch: Launch) -> tuple[Expr, ...]:
-    """Of the loops that the kernel's work is in, as far as one statement's tells."""
-    inside = [tree for tree in flat(launch.body) if isinstance(tree, Parallel)]
-    first = next((tree for tree in inside if tree.team is not None), inside[0] if inside else None)
+    names = (v.name for tree in trees for v in tree.writes if v.name not in private)
+    first = next((tree for tree in trees if tree.team is not None), trees[0] if trees else None)
     own = () if first is None else _steps(first)
-    return (*(axis.extent for axis in launch.kernel.axes), *own)
+    extents = (*(axis.extent for axis in launch.kernel.axes), *own)
+    return next(names, launch.kernel.axis.name), extents
 
 
 def _steps(tree: Parallel) -> tuple[Expr, ...]:

@@ -31,7 +31,7 @@ from loma.core.ir import (
     INT, POSITIONS, Axis, Binary, Element, Expr, Index, IndexAssign, IntConst, Reduce, Stmt,
     TensorType, Var,
 )  # fmt: skip
-from loma.core.walk import free_variables, substitute, walk
+from loma.core.walk import free_variables, reduced_axes, substitute
 
 _SHORT = 32  # values of an axis that are too few for a team
 _ZERO = IntConst(0)
@@ -87,7 +87,7 @@ def _without(
 ) -> tuple[IndexAssign, Expr, tuple[Axis, ...]]:
     """The statement without axes of so many values, where that is always one; but for those that
     say how long others are, whose elements are checked one by one."""
-    inner = [axis for node in walk(body) if isinstance(node, Reduce) for axis in node.axes]
+    inner = reduced_axes(body)
     used = {name for axis in (*axes, *inner) for name in free_variables(axis.extent)}
     zero: dict[str, Expr] = {
         axis.name: _ZERO for axis in axes if axis.extent == count and axis.name not in used

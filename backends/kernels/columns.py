@@ -15,18 +15,20 @@ column holds, what the columns hold that are taken, and what those that are left
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loma.backends.kernels.regions import (
-    Moderate, Refused, Search, columns_of, reads_of, with_branches,
+    Moderate, Refused, Search, columns_of, reads_of,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.ir import (
     Axis, Declare, Expr, If, Index, IndexAssign, Reduce, Stmt, TensorType, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.sizes import IsSize
-from loma.core.walk import expressions, free_variables, map_children, map_expressions, walk
+from loma.core.walk import (
+    expressions, free_variables, map_children, map_expressions, reduced_axes, statements, walk,
+)  # fmt: skip
 
 # Of wide ranges less can be proved: a mask of -1e30 is far from all scores, one of -1e9 is not.
 _RANGES = ((2.0**20, 2**31), (2.0**8, 2**12), (2.0**5, 2**12))
@@ -144,7 +146,7 @@ def _places(body: tuple[Stmt, ...], dims: Mapping[str, int], extent: Expr) -> di
     """The dimensions of other tensors that run along columns, wherever these tensors stand."""
     found: dict[str, int] = {}
     seen: dict[str, set[int | None]] = {}
-    for stmt in with_branches(body):
+    for stmt in statements(body):
         match stmt:
             case IndexAssign(target=Index()):
                 names = columns_of(stmt, dims)
@@ -152,7 +154,8 @@ def _places(body: tuple[Stmt, ...], dims: Mapping[str, int], extent: Expr) -> di
                 continue
             case _:
                 raise Refused
-        if any(isinstance(node, Index) for axis in _axes(stmt) for node in walk(axis.extent)):
+        axes = (*stmt.axes, *reduced_axes(stmt.value))
+        if any(isinstance(node, Index) for axis in axes for node in walk(axis.extent)):
             raise Refused
         bases = 0
         for read in reads_of(stmt):
@@ -186,17 +189,8 @@ def _places(body: tuple[Stmt, ...], dims: Mapping[str, int], extent: Expr) -> di
         if dim is not None:
             found[name] = dim
     cleared = {
-        s.target.name
-        for s in with_branches(body)
-        if isinstance(s, Zero) and isinstance(s.target, Var)
+        s.target.name for s in statements(body) if isinstance(s, Zero) and isinstance(s.target, Var)
     }
     if cleared & found.keys():
         raise Refused  # a part is not all of it
     return found
-
-
-def _axes(stmt: IndexAssign) -> Iterator[Axis]:
-    yield from stmt.axes
-    for node in walk(stmt.value):
-        if isinstance(node, Reduce):
-            yield from node.axes

@@ -10,12 +10,12 @@ from collections.abc import Collection
 
 from loma.core import sizes
 from loma.core.ir import (
-    INT, Axis, Binary, Expr, For, Function, Index, IndexAssign, IntConst, Reduce, Stmt, TensorType,
+    INT, Axis, Binary, Expr, For, Function, Index, IndexAssign, IntConst, Stmt, TensorType,
     Var, replace,
 )  # fmt: skip
 from loma.core.effects import counters
 from loma.core.sizes import size_variables
-from loma.core.walk import free_variables, map_blocks, substitute, walk
+from loma.core.walk import free_variables, map_blocks, reduced_axes, substitute, walk
 
 
 def counted(function: Function) -> Function:
@@ -46,8 +46,7 @@ def _with_axis(
     own = [sub for sub in target.subscripts if counter in free_variables(sub)]
     if own != [Var(counter, INT)]:
         return None
-    inner = [axis for node in walk(stmt.value) if isinstance(node, Reduce) for axis in node.axes]
-    axes = (*stmt.axes, *inner)
+    axes = (*stmt.axes, *reduced_axes(stmt.value))
     names = {axis.name for axis in axes}
     ragged = any(counter in free_variables(axis.extent) for axis in axes)
     data = any(isinstance(node.type, TensorType) for node in walk(extent))

@@ -11,12 +11,13 @@ from loma.backends.kernels.intervals import (
     NOTHING, Known, called, combined, hull, times, total,
 )  # fmt: skip
 from loma.core import bounds, sizes
+from loma.core.effects import written
 from loma.core.ir import (
     INT, Axis, Binary, Builtin, Declare, Expr, FloatConst, If, Index, IndexAssign, IntConst, NoDiff,
     Reduce, Select, Stmt, TensorType, Unary, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.sizes import IsSize
-from loma.core.walk import free_variables, map_children, walk
+from loma.core.walk import free_variables, substitute, walk
 
 # Columns: the first, those that are taken, all behind a row's diagonal, those that are left out
 Region: TypeAlias = Literal["first", "kept", "behind", "left"]
@@ -75,16 +76,7 @@ class Search:
     # ----------------------------------------------------------------------- statements
 
     def block(self, body: tuple[Stmt, ...]) -> None:
-        self.written |= {
-            s.element.tensor.name
-            for s in with_branches(body)
-            if isinstance(s, IndexAssign) and isinstance(s.target, Index)
-        }
-        self.written |= {
-            s.target.name
-            for s in with_branches(body)
-            if isinstance(s, Zero) and isinstance(s.target, Var)
-        }
+        self.written |= written(body)
         for stmt in body:
             match stmt:
                 case IndexAssign():
@@ -149,7 +141,7 @@ class Search:
                 column, value = next(iter(columns), ""), body
                 # where the condition does not hold, the column is behind the diagonal
                 beyond = bounds.facts(cond, holds=False)
-                here = _minus(Var(column, INT), self._end_of_row())
+                here = sizes.arith("-", Var(column, INT), self._end_of_row())
                 ends = len(columns) == 1 and any(sizes.equal(e, here) is True for e in beyond)
             case _:
                 return
@@ -322,7 +314,7 @@ class Search:
             ends = [bounds.facts(part, holds) for part in parts]
             if not all(ends):
                 return False
-            known = [_put(end, given) for own in ends for end in own]
+            known = [substitute(end, given) for own in ends for end in own]
             return all(bounds.is_never_negative(e, ranges, self._is_size) for e in known)
 
         return True if surely(True) else False if surely(False) else None
@@ -343,20 +335,3 @@ def columns_of(of: Expr | IndexAssign, dims: Mapping[str, int]) -> set[str]:
                 raise Refused
             found.add(subscript.name)
     return found
-
-
-def with_branches(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
-    for stmt in body:
-        yield stmt
-        if isinstance(stmt, If):
-            yield from with_branches((*stmt.then, *stmt.other))
-
-
-def _minus(left: Expr, right: Expr) -> Expr:
-    return sizes.arith("-", left, right)
-
-
-def _put(expr: Expr, given: Mapping[str, Expr]) -> Expr:
-    if isinstance(expr, Var) and expr.name in given:
-        return given[expr.name]
-    return map_children(expr, lambda child: _put(child, given))

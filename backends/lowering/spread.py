@@ -13,9 +13,9 @@ from loma.backends.schedule.access import steps
 from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    INT, Binary, Expr, For, If, Index, IndexAssign, IntConst, Reduce, Stmt, While,
+    INT, Binary, Expr, For, If, Index, IndexAssign, IntConst, Stmt, While,
 )  # fmt: skip
-from loma.core.walk import statements, substitute, walk
+from loma.core.walk import reduced_axes, statements, substitute, walk
 
 _BLOCK = 32  # values that a block has at least
 _ONE, _TWO = IntConst(1), IntConst(2)
@@ -55,11 +55,9 @@ def _of(body: tuple[Stmt, ...], own: AbstractSet[str]) -> tuple[Expr, Expr]:
     for stmt in body:
         match stmt:
             case IndexAssign(_, _, value, axes):
-                inner = [
-                    axis for node in walk(value) if isinstance(node, Reduce) for axis in node.axes
-                ]
-                names = {axis.name for axis in (*axes, *inner)}
-                extents = [axis.extent for axis in (*axes, *inner)]
+                every = (*axes, *reduced_axes(value))
+                names = {axis.name for axis in every}
+                extents = [axis.extent for axis in every]
                 fixed = [each for each in extents if not sizes.mentions(each, names)]
                 terms.append(sizes.product((IntConst(steps(value)), *fixed)))
                 starts.append(_ONE)

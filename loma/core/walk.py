@@ -182,6 +182,11 @@ def needed_places(expr: Expr) -> Iterator[Index]:
         yield from needed_places(child)
 
 
+def reduced_axes(expr: Expr) -> Iterator[Axis]:
+    """The axes of all reductions in an expression."""
+    return (axis for node in walk(expr) if isinstance(node, Reduce) for axis in node.axes)
+
+
 def variables(expr: Expr) -> Iterator[str]:
     """Names of the variables that occur, axes of reductions included, with repetition."""
     return (node.name for node in walk(expr) if isinstance(node, Var))

@@ -25,7 +25,7 @@ from loma.errors import CompilationFailed, UserError
 from loma.tuning import gpus, results, search
 from loma.tuning.results import Result
 from loma.tuning.search import Call, Found, Lowered, Progress
-from loma.tuning.state import ON_CPU
+from loma.tuning.state import ON_CPU, kind_of
 
 # By how much results may differ, as a part of the largest element of the usual result: what sums in
 # another order differ by, and no more.
@@ -204,7 +204,7 @@ def tune(
     with _searching, FileLock(roots.writable() / "locks" / "tuning.lock", mode=0o600):
         begin = time.perf_counter()
         maker = _Maker(kernel, native, arguments, in_use)
-        starts = nearest(kernel.text, kernel.sizes, kernel.dtype, _device(kernel))
+        starts = nearest(kernel.text, kernel.sizes, kernel.dtype, kind_of(kernel.device))
         timer = gpus.Timer(kernel.device) if _is_cuda(arguments) else None
         found = search.Search(maker, seconds, starts, config.jobs(), progress, sample=timer).run()
         if found is None:
@@ -234,10 +234,6 @@ def _machine(kernel: Kernel) -> dict[str, Any]:
         }  # fmt: skip
     processor, compiler = gpus.name(kernel.device), gpus.compiler()
     return {"threads": 0, "processor": processor, "compiler": compiler, "device": "cuda"}
-
-
-def _device(kernel: Kernel) -> str:
-    return "cpu" if kernel.device == ON_CPU else "cuda"
 
 
 def _is_cuda(arguments: Arguments) -> bool:

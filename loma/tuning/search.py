@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeAlias
 
 from loma.backends.schedule.choices import Choice, Option, Taken
@@ -131,6 +132,16 @@ class _Best:
     ratio: float = 1.0
 
 
+def fastest(call: Call, repeats: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds of the fastest of some calls: what else runs only ever makes them slower."""
+    best = math.inf
+    for _ in range(repeats):
+        start = clock()
+        call()
+        best = min(best, clock() - start)
+    return best
+
+
 class Search:
     """``starts``: candidates to begin with, such as what is best for other sizes; ``at_once``: how
     many are compiled together, before they are measured one by one; ``sample``: the seconds of a
@@ -152,7 +163,7 @@ class Search:
         self._at_once = at_once
         self._progress = progress
         self._clock = clock
-        self._sampled = sample
+        self._sample = sample or partial(fastest, clock=clock)
         self._begin = clock()
         self._tried: list[Taken] = []
         self._texts: set[str] = set()
@@ -255,17 +266,6 @@ class Search:
     def _repeats(self, call: Call) -> int:
         """How many calls a sample has."""
         return max(_CALLS, math.ceil(_SAMPLE_SECONDS / max(self._sample(call, _CALLS), 1e-7)))
-
-    def _sample(self, call: Call, repeats: int) -> float:
-        """The fastest of some calls: what else runs only ever makes them slower."""
-        if self._sampled is not None:
-            return self._sampled(call, repeats)
-        best = math.inf
-        for _ in range(repeats):
-            start = self._clock()
-            call()
-            best = min(best, self._clock() - start)
-        return best
 
     def _ratio(self, call: Call, other: Call, repeats: int, rounds: int = _ROUNDS) -> float:
         """How many times the other's time a call takes, roughly where it is clearly slower."""

@@ -19,6 +19,11 @@ ON_CPU = -1  # in the place of a GPU's number
 _told: set[str] = set()
 
 
+def kind_of(device: int) -> Literal["cpu", "cuda"]:
+    """The kind of a device, by its number."""
+    return "cpu" if device == ON_CPU else "cuda"
+
+
 def checked(tune: object) -> Tune:
     """What a program asks for; ValueError where it is nothing of the kind."""
     if tune == "auto" or tune == "off":

@@ -25,7 +25,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import (
-    as_part, free_variables, map_children, map_tensor_functions, substitute, walk,
+    as_part, free_variables, map_children, map_tensor_functions, reduced_axes, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.steps import Steps
 from loma.passes.first_write import assigned
@@ -106,7 +106,7 @@ def copied(stmt: IndexAssign, copy: IndexAssign) -> IndexAssign | None:
     own = [s.name for s in places if isinstance(s, Var)]
     axes = {axis.name for axis in copy.axes}
     bare = {s.name for s in reads if isinstance(s, Var)}
-    taken = {axis.name for node in walk(value) if isinstance(node, Reduce) for axis in node.axes}
+    taken = {axis.name for axis in reduced_axes(value)}
     whole = covers(stmt) and len(own) == len(places) and name not in free_variables(value)
     if not whole or not len(bare) == len(reads) == len(axes) or bare != axes or taken & axes:
         return None
