@@ -29,6 +29,7 @@ def in_registers(launch: Launch) -> frozenset[str]:
         for buffer in launch.buffers
         if sizes.product(sizes.dims_of(buffer.var)) in one
     }
+    found -= {var.name for var in launch.carried.sums} if launch.carried is not None else set()
     inside = list(flat(launch.body))
     known = (Branch, CheckRange, CheckSome, Clear, Count, Parallel, Repeat, Run, Unit)
     if not all(isinstance(node, known) for node in inside):

@@ -9,7 +9,7 @@ from itertools import takewhile
 from loma import errors
 from loma.backends.kernels.beside import reads_beside
 from loma.backends.kernels.ir import (
-    Chain, Kernel, Nested, Step, Panels, Sweep, as_statement, panels_of, temporaries,
+    Carrying, Chain, Kernel, Nested, Step, Panels, Sweep, as_statement, panels_of, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.pairs import Pairs
@@ -23,9 +23,9 @@ from loma.backends.schedule.access import steps as steps_of
 from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
-    Allocate, Branch, Buffer, Bytes, Clear, Contract, Convolve, Count, Either, HostNode, Later,
-    Launch, Numbers, PairsPass, Pass, Piece, Question, Repeat, Reserve, Run, Serial, Spread,
-    Stream, Unit,
+    Allocate, Branch, Buffer, Bytes, Carried, Carry, Clear, Contract, Convolve, Count, Either,
+    HostNode, Later, Launch, Numbers, PairsPass, Pass, Piece, Question, Repeat, Reserve, Run,
+    Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.distinct import fill_together
@@ -114,6 +114,8 @@ class Lowering:
                 nodes = [self._chain(step)]
             case Pairs():
                 nodes = self._pairs(step)
+            case Carrying():
+                nodes = [self._carry(step)]
             case Zero(Var(name, TensorType()) as target):
                 later = storage.zeroed_before(block, position, name)
                 if later is not None:
@@ -328,15 +330,20 @@ class Lowering:
         lazy, self._lazy = self._lazy, {}  # all that its statements use is allocated
         with context.cut(pieces, extent), context.within(*_moving(kernel)):
             body = (*cleared, *self.block(kernel.body, outermost=False))
+            last = kernel.carried and self.block(kernel.carried.end, outermost=False)
         self._lazy = lazy
         context.kernel = None
         alive = lifetimes(kernel, (*registers, *_in_one_loop(body)))
         buffers = tuple(Buffer(var, *alive[name]) for name, var in private.items())
         launch = Launch(
             kernel, _work(kernel.body, {kernel.axis.name}), buffers, _scalars(kernel), pieces,
-            bytes_, body, frozenset(assigned(kernel.body)),
+            bytes_, body, frozenset(assigned((*kernel.body, *_last(kernel)))),
             1 if kernel.rows else context.machine.block_least, one,
         )  # fmt: skip
+        if kernel.carried is not None:
+            own = kernel.carried
+            carried = Carried(own.sums, last or (), own.number, own.teams)
+            return [*nodes, replace(launch, carried=carried)]
         work = spread.work(kernel, one) if context.machine.teams else None
         if work is None:
             return [*nodes, launch]
@@ -390,6 +397,21 @@ class Lowering:
         self._private, self._lazy, self._touched = private, lazy, touched
         otherwise = self._inner(chain.otherwise, self._outermost)
         return Either(chain, then, otherwise, self._alone(operands))
+
+    def _carry(self, step: Carrying) -> Carry:
+        """Either way results get memory where something is written to them first."""
+        kernel, carried = step.kernel, step.kernel.carried
+        assert carried is not None
+        private, lazy, touched = self._private, dict(self._lazy), set(self._touched)
+        self._private = temporaries(step.items)
+        self._context.counts.add(carried.teams.name)
+        then = self._inner(step.items, self._outermost)
+        self._private, self._lazy, self._touched = private, lazy, touched
+        otherwise = self._inner(step.otherwise, self._outermost)
+        widths = dict.fromkeys(sizes.product(_dims(var)) for var in carried.sums)
+        rows = sizes.product(tuple(axis.extent for axis in kernel.axes))
+        bytes_ = tuple(_bytes(var, "") for var in carried.sums)
+        return Carry(carried.teams, step.wanted, rows, next(iter(widths)), bytes_, then, otherwise)
 
     def _pairs(self, pairs: Pairs) -> list[HostNode]:
         nodes: list[HostNode] = []
@@ -532,13 +554,20 @@ def _in_one_loop(nodes: Sequence[HostNode]) -> Iterator[tuple[Stmt, ...]]:
                 continue
 
 
+def _last(kernel: Kernel) -> tuple[Stmt, ...]:
+    return () if kernel.carried is None else kernel.carried.end
+
+
 def _moving(step: Kernel | Panels) -> list[Axis]:
     """What differs between the iterations of a kernel or panels: the index, or the first value and
     the number of a block."""
+    team = []
+    if isinstance(step, Kernel) and step.carried is not None:
+        team = [Axis(step.carried.number.name, step.carried.teams)]
     if step.first is None or step.count is None:
-        return list(step.axes) if isinstance(step, Kernel) else [step.axis]
+        return [*team, *step.axes] if isinstance(step, Kernel) else [step.axis]
     last = Binary("-", step.axis.extent, step.count, INT)
-    found = [Axis(step.first.name, Binary("+", last, IntConst(1), INT))]
+    found = [*team, Axis(step.first.name, Binary("+", last, IntConst(1), INT))]
     if isinstance(step, Kernel) and step.blocks is not None:
         found.append(Axis(step.blocks.number.name, step.blocks.count))
     return found

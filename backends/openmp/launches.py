@@ -21,8 +21,8 @@ from loma.backends.kernels.ir import Kernel, Until
 from loma.backends.openmp.print import write_tree
 from loma.backends.lowering.serial import tensors_in
 from loma.backends.schedule.host import (
-    Buffer, Bytes, Clear, Either, Group, Launch, PairsPass, Pass, Question, Serial, Spread,
-    Stream,
+    Buffer, Bytes, Carry, Clear, Either, Group, Launch, PairsPass, Pass, Question, Serial,
+    Spread, Stream,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core import sizes
@@ -49,7 +49,7 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
             _write_zeros(owner, var)
         case Pass(otherwise=otherwise) | Either(otherwise=otherwise):  # there are no matrix units
             owner.nodes(otherwise)
-        case PairsPass() | Group() | Spread():
+        case PairsPass() | Group() | Spread() | Carry():
             raise AssertionError(node)
         case _:
             assert_never(node)

@@ -305,6 +305,18 @@ Bytes: TypeAlias = tuple[Element, Expr]  # so many elements of a dtype
 
 
 @dataclass(frozen=True, slots=True)
+class Carried:
+    """The iterations of a kernel are shared by ``teams`` teams of threads, each of which has
+    ``sums`` of its own: zero before its first iteration, and behind its last one ``end`` reads
+    them, where ``number`` is the team's."""
+
+    sums: tuple[Var, ...]
+    end: tuple[HostNode, ...]
+    number: Var
+    teams: Var
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """A kernel: its iterations run in parallel, each on one thread; where there are fewer than
     threads, one after the other, and the loops inside are parallel.
@@ -325,6 +337,7 @@ class Launch:
     writes: frozenset[str]
     least: int = 1
     single: bool = False
+    carried: Carried | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +371,21 @@ class Spread:
     iterations: Expr
     work: Expr
     launches: Expr
+    otherwise: tuple[HostNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """``then``, a launch that carries sums of ``bytes`` through ``rows`` iterations of ``width``
+    elements, and what adds up those of its ``teams``, where none of ``wanted`` is 0 and the device
+    finds that less to do; else ``otherwise``."""
+
+    teams: Var
+    wanted: tuple[Expr, ...]
+    rows: Expr
+    width: Expr
+    bytes: tuple[Bytes, ...]
+    then: tuple[HostNode, ...]
     otherwise: tuple[HostNode, ...]
 
 
@@ -433,7 +461,7 @@ class Either:
 HostNode: TypeAlias = (
     Reserve | Allocate | Clear | Permute | Later | CheckRange | CheckSome | CheckOnce
     | Contract | Convolve | Run | Unit | Branch | Count | Repeat | Serial | Launch | Stream
-    | Group | Spread | Pass | PairsPass | Either | Parallel | InPlace
+    | Group | Spread | Carry | Pass | PairsPass | Either | Parallel | InPlace
 )  # fmt: skip
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from loma.backends.schedule.host import (
-    Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, Either,
-    Group, HostNode, Later, Launch, PairsPass, Pass, Permute, Piece, Repeat, Reserve, Run, Serial,
-    Spread, Stream, Unit,
+    Allocate, Branch, Carry, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count,
+    Either, Group, HostNode, Later, Launch, PairsPass, Pass, Permute, Piece, Repeat, Reserve,
+    Run, Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.host_printer import head
 from loma.backends.schedule.ir import InPlace, Parallel
@@ -164,6 +164,12 @@ class _Verifier:
                 self.ints(iterations, work, launches)
                 self.launch(launch)
                 self.inside(otherwise)
+            case Carry():
+                self.alone()
+                self.known(*node.wanted)
+                self.ints(node.rows, node.width, *(many for _, many in node.bytes))
+                self.inside(node.then, node.teams.name)
+                self.inside(node.otherwise)
             case Stream():
                 self.stream(node)
             case Pass():
@@ -260,6 +266,10 @@ class _Verifier:
         self.ints(*(axis.extent for axis in kernel.axes))
         number = None if kernel.blocks is None else kernel.blocks.number
         part = [var.name for var in (kernel.count, kernel.first, number) if var is not None]
+        carried, team = node.carried, []
+        if carried is not None:
+            self.ints(carried.teams)
+            team = [carried.number.name]
         with self.inner(*part):
             self.ints(node.work)
         self.pieces(node.pieces, kernel.count is not None)
@@ -273,6 +283,10 @@ class _Verifier:
                     self.require(0 <= buffer.first <= buffer.last, "a life that ends before it")
                     self.declare(buffer.var)
                 self.block(node.body)
+                if carried is not None:
+                    mine = {buffer.var for buffer in node.buffers}
+                    self.require(mine >= {*carried.sums}, "sums that have no memory")
+                    self.inside(carried.end, *team)
         self.writes, self.launched = before, False
 
     def stream(self, node: Stream) -> None:

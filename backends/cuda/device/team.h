@@ -253,4 +253,15 @@ inline void iterations(const Grid& grid, const Body& body) {
   }
 }
 
+// The same where teams, all of a block each, carry sums from one iteration to the next: start(team,
+// memory) before the first one, end(number of the team, team, memory) behind the last.
+template <typename Start, typename Body, typename End>
+inline void carried(const Grid& grid, const Start& start, const Body& body, const End& end) {
+  char* const memory = private_memory(grid);
+  const Team team;
+  start(team, memory);
+  iterations(grid, body);
+  end(block(grid), team, memory);
+}
+
 }  // namespace loma

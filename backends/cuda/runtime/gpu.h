@@ -64,6 +64,11 @@ inline bool fills(int64_t iterations, int64_t work, int64_t launches) {
   return iterations >= kFew || work < kLaunch * launches;
 }
 
+// How many teams of threads carry sums of `bytes` through so many rows of `width` elements: fewer than
+// rows, but enough to keep a GPU busy, and 0 where there are too few numbers for that, or sums are too
+// long to be near their team. By sizes alone.
+int64_t carriers(int64_t rows, int64_t width, int64_t bytes);
+
 // Whether additions to elements that data name are worth sorting, so that many threads share them: one
 // thread makes as many as that while they are sorted.
 inline bool are_many(int64_t additions) { return additions >= 64; }
@@ -162,6 +167,9 @@ class Launch {
   // many `far` from it, where there would be too many.
   void fused(int64_t count, int64_t inner, int64_t bytes, int64_t far = 0);
 
+  // The same for teams that carry sums, of `bytes` as well; far memory is behind the others.
+  void carried(int64_t count, int64_t inner, int64_t bytes, int64_t far, int64_t teams);
+
   void serial();
 
   // A pass over columns for `rows` rows of each of `outer` values; see sweep.h of the device.
@@ -178,6 +186,7 @@ class Launch {
   void operand_of(const at::Tensor& tensor);
   void result_of(at::Tensor& tensor, const int64_t* sizes, size_t rank);
   void pass(const Geometry& of_call, int64_t count);
+  void fused(int64_t count, int64_t inner, int64_t bytes, int64_t far, int64_t carriers);
 
   Kernel& kernel_;
   const size_t real_bytes_;

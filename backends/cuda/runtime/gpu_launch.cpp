@@ -228,10 +228,18 @@ void Launch::statement(int64_t count, int64_t inner, bool across, int sums, int6
 }
 
 void Launch::fused(int64_t count, int64_t inner, int64_t bytes, int64_t far) {
+  fused(count, inner, bytes, far, 0);
+}
+
+void Launch::carried(int64_t count, int64_t inner, int64_t bytes, int64_t far, int64_t teams) {
+  fused(count, inner, bytes, far, teams);
+}
+
+void Launch::fused(int64_t count, int64_t inner, int64_t bytes, int64_t far, int64_t carriers) {
   if (count <= 0) return;
   Launcher launcher(*this);
   const int64_t most = most_shared(launcher.device());
-  const Geometry geometry = fused_geometry(count, inner, bytes, most, far, shape_);
+  const Geometry geometry = fused_geometry(count, inner, bytes, most, far, shape_, carriers);
   launcher.grid_.count = count;
   launcher.grid_.slices = 1;
   launcher.grid_.bytes = bytes;
@@ -249,6 +257,10 @@ void Launch::serial() {
   launcher.grid_.count = 1;
   launcher.grid_.slices = 1;
   launcher.run(Geometry{}, 0);
+}
+
+int64_t carriers(int64_t rows, int64_t width, int64_t bytes) {
+  return carriers(rows, width, bytes, call_device().is_cuda());
 }
 
 // 1 for bfloat16, 2 for float16, 0 where a call's tensors are of another dtype.
