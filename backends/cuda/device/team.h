@@ -129,6 +129,15 @@ struct Team {
   void owned(int64_t count, const Reading& reading, const Body& body) const {
     int64_t p = rank();
 #if LOMA_UNROLL > 1
+    if (count % kBeside == 0 && count >= kTeam * kBeside) {
+      const int64_t groups = count / kBeside;
+#pragma unroll 1
+      for (; p < groups; p += kTeam) {
+        const auto at = [&](int k) { return int64_t(Neighbour{within(p, groups) * kBeside, k}); };
+        loma::owned<kBeside>(at, reading, body);
+      }
+      return team_barrier();
+    }
     for (; p < count - 3 * kTeam; p += 4 * kTeam) {
       loma::owned<4>([&](int k) { return within(p + k * kTeam, count); }, reading, body);
     }
