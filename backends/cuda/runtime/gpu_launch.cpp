@@ -196,6 +196,15 @@ void Launch::pointer(const void* address) {
   add(bits);
 }
 
+void Launch::bytes(const void* value, size_t size) {
+  const auto slots = static_cast<int>((std::min(size, sizeof bits_) + sizeof(uint64_t) - 1) / sizeof(uint64_t));
+  TORCH_CHECK(slots_ + slots < kMost, kernel_.state().name,
+              ": more arguments than a kernel of a GPU takes");
+  starts_[arguments_++] = &bits_[slots_];
+  std::memcpy(&bits_[slots_], value, size);
+  slots_ += slots;
+}
+
 void Launch::element_of(const at::Tensor& tensor, size_t bytes) {
   TORCH_CHECK(tensor.element_size() == static_cast<int64_t>(bytes) && tensor.is_floating_point(),
               kernel_.state().name, ": a number of ", tensor.dtype(), " where one of ", bytes,
