@@ -52,7 +52,7 @@ _HOST = "def host(x : In[Tensor[N]]) -> Tensor[N]:\n    return x\n"
 
 @functools.cache
 def host() -> ModuleType:
-    """The runtime, in a module of its own: it launches kernels that belong to no tensor function."""
+    """The runtime in a module of its own: it launches kernels that belong to no tensor function."""
     from loma import compiler
 
     native = compiler.load(compiler.Program(_HOST, "<loma>", "loma_host")).__native__
