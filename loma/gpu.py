@@ -46,6 +46,7 @@ def attach(native: ModuleType) -> None:
     native.set_image_hooks(images.image, images.later, known)
 
 
+_ALLOCATING_BLOCKS = 256
 # Of it nothing is ever called.
 _HOST = "def host(x : In[Tensor[N]]) -> Tensor[N]:\n    return x\n"
 
@@ -79,7 +80,10 @@ def items_launch(program: Program, function: str) -> Callable[[int, int, list[by
     folder, record = cache.recall(key, ("name",), make)
     native = host()
     text = (folder / "kernel.cu").read_text("utf-8")
-    return functools.partial(native.launch_items, native.items_kernel(record["name"], text))
+    kernel = native.items_kernel(record["name"], text)
+    # Threads that allocate share the device's heap: fewer at a time have more of it each.
+    blocks = _ALLOCATING_BLOCKS if "LOMA_ALLOCATES" in text else 0
+    return functools.partial(native.launch_items, kernel, blocks)
 
 
 def build(

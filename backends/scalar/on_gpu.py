@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 Launch = Callable[[int, int, list[bytes]], None]
 
 _MOST = 2**31 - 1
+_NO_AUTOGRAD = (
+    "requires grad, but a scalar function takes no part in autograd: pass detach() of it, and call "
+    "the function's derivative for gradients"
+)
 _NO_ADJOINT = (
     "is a list of what has arrays of any size in it: its adjoint cannot be computed on a GPU, call "
     "the function with memory of the CPU"
@@ -199,6 +203,8 @@ class _Call:
             if value.dim() != 0:
                 text = f"must be a number or a 0-dimensional tensor, got {describe(value)}"
                 self.fail(ValueError, place, text)
+            if value.requires_grad:
+                self.fail(TypeError, place, _NO_AUTOGRAD)
 
     # -------------------------------------------------------------------------------- on the GPU
 
@@ -234,9 +240,7 @@ class _Call:
         if tensor.is_nested:
             self.fail(TypeError, place, "must be a dense tensor, got a nested tensor")
         if tensor.requires_grad:
-            self.fail(TypeError, place, "requires grad, but a scalar function takes no part in "
-                      "autograd: pass detach() of it, and call the function's derivative for "
-                      "gradients")  # fmt: skip
+            self.fail(TypeError, place, _NO_AUTOGRAD)
         if tensor.device != self.device:
             self.fail(ValueError, place, f"is on {tensor.device}, but other arguments are on "
                       f"{self.device}")  # fmt: skip
@@ -353,7 +357,7 @@ class _Call:
         made = self.torch.frombuffer(memory, dtype=self.torch.uint8)
         if self.number < 0:
             made = made.clone()
-        elif any(memory):
+        elif memory.count(0) < len(memory):
             made = made.pin_memory().to(self.device, non_blocking=True)
         else:
             made = self.torch.zeros_like(made, device=self.device)

@@ -197,7 +197,8 @@ void Launch::pointer(const void* address) {
 }
 
 void Launch::bytes(const void* value, size_t size) {
-  const auto slots = static_cast<int>((std::min(size, sizeof bits_) + sizeof(uint64_t) - 1) / sizeof(uint64_t));
+  constexpr size_t slot = sizeof(uint64_t);
+  const auto slots = static_cast<int>((std::min(size, sizeof bits_) + slot - 1) / slot);
   TORCH_CHECK(slots_ + slots < kMost, kernel_.state().name,
               ": more arguments than a kernel of a GPU takes");
   starts_[arguments_++] = &bits_[slots_];

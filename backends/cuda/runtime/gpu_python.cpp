@@ -132,8 +132,8 @@ std::uintptr_t items_kernel(const std::string& name, const std::string& text) {
 }
 
 // Launches it for so many items on a device, below 0 that of a stand-in; `arguments` are the bytes of
-// the kernel's parameters.
-void launch_items(std::uintptr_t kernel, int device, int64_t items,
+// the kernel's parameters. At most so many blocks, which take items in turns; 0: as many as there are.
+void launch_items(std::uintptr_t kernel, int blocks, int device, int64_t items,
                   const std::vector<std::string>& arguments) {
   const py::gil_scoped_release without_gil;
   raising([&] {
@@ -141,6 +141,7 @@ void launch_items(std::uintptr_t kernel, int device, int64_t items,
                                  : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)));
     gpu::Launch launch(*reinterpret_cast<gpu::Kernel*>(kernel), sizeof(float));
     for (const std::string& argument : arguments) launch.bytes(argument.data(), argument.size());
+    launch.shape().blocks = blocks;
     launch.statement(items, 1, false, 0);
     call.finish();
   });
@@ -158,9 +159,9 @@ void bind_gpu(py::module_& python) {
   });
   python.def("serve_cpu_by_gpu", serve_cpu_by_gpu);
   python.def("items_kernel", items_kernel);
-  python.def("launch_items", [](std::uintptr_t kernel, int device, int64_t items,
+  python.def("launch_items", [](std::uintptr_t kernel, int blocks, int device, int64_t items,
                                 const std::vector<py::bytes>& arguments) {
-    launch_items(kernel, device, items, {arguments.begin(), arguments.end()});
+    launch_items(kernel, blocks, device, items, {arguments.begin(), arguments.end()});
   });
   python.def("throw_check", [](int kind, const py::list& texts, const py::list& numbers) {
     raising([&] { throw_check(kind, texts, numbers); });

@@ -5,6 +5,7 @@
 #include <structmember.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 
 namespace loma {
@@ -83,13 +84,13 @@ void run(const Function& f, void* const* slots) {
 
 // Whether calls with tensors of the CPU are those of a GPU, for which a stand-in serves in tests.
 bool& cpu_is_gpu() {
-  static bool is = std::getenv("LOMA_DEVICE") != nullptr && std::string(std::getenv("LOMA_DEVICE")) == "shim";
+  const char* const device = std::getenv("LOMA_DEVICE");
+  static bool is = device != nullptr && std::string(device) == "shim";
   return is;
 }
 
 bool is_on_gpu(PyObject* value) {
-  return is_tensor(value) &&
-         (cpu_is_gpu() || py::getattr(value, "is_cuda").ptr() == Py_True);
+  return is_tensor(value) && (cpu_is_gpu() || py::getattr(value, "is_cuda").ptr() == Py_True);
 }
 
 py::object call_function(const Function& f, PyObject* const* args, std::size_t positional,
