@@ -182,8 +182,8 @@ class _Kernels:
         while position < len(block):
             carrying = None if loop or not carries else self._carrying(block, position)
             if carrying is not None:
-                step, position = carrying
-                out.append(step)
+                steps, position = carrying
+                out += steps
                 continue
             run = self.runs.longest(block, position)
             summed = self._summed(run, block, position, loop)
@@ -220,17 +220,23 @@ class _Kernels:
             return kernel
         return self._flattened(with_inner(kernel, shared, private, self.names))
 
-    def _carrying(self, block: tuple[Stmt, ...], position: int) -> tuple[Carrying, int] | None:
+    def _carrying(
+        self, block: tuple[Stmt, ...], position: int
+    ) -> tuple[tuple[Step, ...], int] | None:
         """Statements from a position on with sums that are carried, and where they end."""
         if self.carries is None:
             return None
         found = with_sums(block, position, self.carries, self.names)
         if found is None:
             return None
-        source = block[position : found.end]
-        items = (*found.before, found.kernel, *found.behind)
+        source, items = block[position : found.end], (found.kernel, *found.behind)
+        if found.wanted:  # what branches declare is theirs
+            items = (*found.before, *items)
+        outside = () if found.wanted else found.before
+        source = tuple(stmt for stmt in source if stmt not in outside)
         otherwise = self.block(source, carries=False)
-        return Carrying(found.kernel, items, found.wanted, otherwise, source), found.end
+        step = Carrying(found.kernel, items, found.wanted, otherwise, source)
+        return (*outside, step), found.end
 
     def _summed(
         self, run: Run | None, block: tuple[Stmt, ...], position: int, loop: bool

@@ -352,12 +352,19 @@ class Lowering:
 
     def _one_by_one(self, kernel: Kernel) -> tuple[HostNode, ...]:
         """A kernel's statements with the tensors that are private to its iterations."""
-        private, lazy, ready = self._private, dict(self._lazy), set(self._ready)
         own = {var.name for var in kernel.private}
+        return self._without_private(own, kernel, kernel.source, kernel.source)
+
+    def _without_private(
+        self, own: set[str], kernel: Kernel, source: tuple[Stmt, ...], steps: Sequence[Step]
+    ) -> tuple[HostNode, ...]:
+        """Other steps for the statements of a kernel, of whose private tensors ``own`` are not
+        private there."""
+        private, lazy, ready = self._private, dict(self._lazy), set(self._ready)
         self._private = private - own
         tensors = tensors_in(kernel.source)
         nodes: list[HostNode] = []
-        for name in sorted(own - declared(kernel.source)):
+        for name in sorted(own - declared(source)):
             var = tensors[name]
             assert isinstance(var.type, TensorType)
             self._lazy[name] = var.type
@@ -366,7 +373,7 @@ class Lowering:
             nodes.append(Reserve(var))
             if name in kernel.zeroed:
                 nodes.append(self._allocate(name, True, False))
-        nodes += self.block(kernel.source, self._outermost)
+        nodes += self.block(steps, self._outermost)
         self._private, self._lazy, self._ready = private, lazy, ready
         return tuple(nodes)
 
@@ -407,7 +414,9 @@ class Lowering:
         self._context.counts.add(carried.teams.name)
         then = self._inner(step.items, self._outermost)
         self._private, self._lazy, self._touched = private, lazy, touched
-        otherwise = self._inner(step.otherwise, self._outermost)
+        own = {var.name for var in kernel.private} - {var.name for var in carried.sums}
+        own -= temporaries(step.otherwise)
+        otherwise = self._without_private(own, kernel, step.source, step.otherwise)
         widths = dict.fromkeys(sizes.product(_dims(var)) for var in carried.sums)
         rows = sizes.product(tuple(axis.extent for axis in kernel.axes))
         bytes_ = tuple(_bytes(var, "") for var in carried.sums)

@@ -349,6 +349,7 @@ class _Host:
         for number in self.machine.shuffled(range(teams)):
             for var in node.carried.sums:
                 self.env[var.name] = np.zeros(self.shape(var))
+                self.kept.append(self.env[var.name])
             self.iterations(node, (number, teams))
             self.env[node.carried.number.name] = number
             self.nodes(node.carried.end)
@@ -359,10 +360,11 @@ class _Host:
         """``of``: of a team, and how many there are."""
         kernel, machine = node.kernel, self.machine
         extent, before = self.whole(kernel.axis.extent), dict(self.env)
+        order = machine.shuffled if node.carried is None else list  # each adds to what the last left
         watched, machine.watched = machine.watched, machine.watched | node.writes
         if kernel.count is None:
             shape = [max(self.whole(axis.extent), 0) for axis in kernel.axes]
-            for number in machine.shuffled(range(of[0], math.prod(shape), of[1])):
+            for number in order(range(of[0], math.prod(shape), of[1])):
                 place = map(int, np.unravel_index(number, shape))
                 self.env |= zip([axis.name for axis in kernel.axes], place, strict=True)
                 self.iteration(node)
@@ -372,7 +374,7 @@ class _Host:
             if kernel.blocks is not None:
                 size = self.whole(kernel.blocks.size)
                 parts = [(k, min(size, extent - k)) for k in range(0, extent, size)]
-            for number in machine.shuffled(range(of[0], len(parts), of[1])):
+            for number in order(range(of[0], len(parts), of[1])):
                 first, count = parts[number]
                 assert kernel.first is not None
                 if kernel.blocks is not None:
