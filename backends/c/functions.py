@@ -19,7 +19,7 @@ from loma.backends.c.statements import Statements
 from loma.backends.c.types import CTypes
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.writer import Writer
-from loma.core.ir import Declare, Function, StackType, is_tensor_function
+from loma.core.ir import Declare, FloatType, Function, IntType, StackType, is_tensor_function
 from loma.core.printer import print_head, print_type
 from loma.core.walk import statements
 
@@ -83,6 +83,9 @@ class _FunctionText:
             module.fallible.add(name)
         if context.fails or by_pointer:
             body_name = module.called[name] = context.fresh_in_file(f"{self.symbol}_body")
+        if module.options.device:
+            self._on_device(body)
+            return
         params = [*self._params(by_pointer), *self._result_params(pointers)]
         arguments = [*(context.passed(p.name) for p in self.function.params), *pointers]
         returned = "void" if pointers else self.result
@@ -119,6 +122,36 @@ class _FunctionText:
             return ["if (setjmp(loma_landing)) {", *zeros, "  return;", "}"]
         nothing = f" ({returned}){{0}}" if returns_struct(self.function.results) else " 0"
         return [f"if (setjmp(loma_landing)) return{'' if returned == 'void' else nothing};"]
+
+    # -------------------------------------------------------------------------------- on devices
+
+    def _on_device(self, body: list[str]) -> None:
+        """A function of a device, and the kernel of a @simd function: an item for each thread.
+
+        Numbers that go in may lie on the device, and are read there. Hosts call nothing else."""
+        context, module = self.context, self.context.module
+        params, item = self._params(pointers=False), context.item
+        arguments = [context.name(param.name) for param in self.function.params]
+        if not self.function.simd:
+            self._define(f"static inline {self.result} {self.symbol}", params, body)
+            return
+        self._define(f"static inline void {self.symbol}", [*params, f"int {item}"], body)
+        name = module.kernels[self.function.name] = context.fresh_in_file(
+            f"{self.symbol.removesuffix('scalar')}items"
+        )
+        given = list[str]()
+        for k, (param, declared) in enumerate(zip(self.function.params, params, strict=True)):
+            if param.mode == "In" and isinstance(param.type, IntType | FloatType):
+                declared = f"loma::Number<{self.context.types.base(param.type)}> {arguments[k]}"
+                arguments[k] += "[0]"
+            given.append(f"const {declared}" if param.mode == "In" else declared)
+        call = f"{self.symbol}({', '.join([*arguments, item])});"
+        listed = ",\n    ".join([*given, "const loma::Grid loma_grid"])
+        self.writer.line(f"""
+LOMA_KERNEL {name}(
+    {listed}) {{
+  loma::items(loma_grid, [&](const int {item}) {{ {call} }});
+}}""")
 
     # ------------------------------------------------------------------------------- work items
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from loma.backends.cfamily.source import GeneratedSource
 
-How = Literal["statement", "fused", "serial", "sweep", "pairs"]
+How = Literal["statement", "fused", "serial", "sweep", "pairs", "items"]
 
 _THREADS, _WARP, _LARGEST = 256, 32, 512
 _KNOWN = 64  # a number of kernels for known numbers

@@ -144,6 +144,9 @@ class Launch {
   // What the launch is to be other than usual.
   Shape& shape() { return shape_; }
 
+  // An argument of any type, by the bytes that the kernel's parameter has.
+  void bytes(const void* value, size_t size);
+
   // The next of the kernel's LOMA_NUMBERs.
   void number(int64_t given);
 

@@ -196,6 +196,16 @@ void Launch::pointer(const void* address) {
   add(bits);
 }
 
+void Launch::bytes(const void* value, size_t size) {
+  constexpr size_t slot = sizeof(uint64_t);
+  const auto slots = static_cast<int>((std::min(size, sizeof bits_) + slot - 1) / slot);
+  TORCH_CHECK(slots_ + slots < kMost, kernel_.state().name,
+              ": more arguments than a kernel of a GPU takes");
+  starts_[arguments_++] = &bits_[slots_];
+  std::memcpy(&bits_[slots_], value, size);
+  slots_ += slots;
+}
+
 void Launch::element_of(const at::Tensor& tensor, size_t bytes) {
   TORCH_CHECK(tensor.element_size() == static_cast<int64_t>(bytes) && tensor.is_floating_point(),
               kernel_.state().name, ": a number of ", tensor.dtype(), " where one of ", bytes,

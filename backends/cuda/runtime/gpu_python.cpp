@@ -7,6 +7,8 @@
 
 #include <torch/csrc/Exceptions.h>
 
+#include <pybind11/stl.h>
+
 #include <cstring>
 
 namespace loma {
@@ -94,11 +96,27 @@ void throw_check(int kind, const py::list& texts, const py::list& numbers) {
   gpu::throw_check(report);
 }
 
+// The exception that the scalar layer raises on the CPU.
+[[noreturn]] void raise_failure(const gpu::ScalarFailure& failure) {
+  const py::gil_scoped_acquire gil;
+  const py::object exception = py::module_::import("loma.runtime_errors")
+                                   .attr("exception")(failure.kind, failure.function, failure.line,
+                                                      failure.first, failure.second);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
+  throw py::error_already_set();
+}
+
 // Errors of the runtime as torch's operators raise theirs.
 template <class Body>
 void raising(const Body& body) {
   try {
     body();
+  } catch (const gpu::ScalarFailure& failure) {
+    raise_failure(failure);
+  } catch (python_error& error) {  // of a hook
+    const py::gil_scoped_acquire gil;
+    error.restore();
+    throw py::error_already_set();
   } catch (const c10::ValueError& error) {
     throw py::value_error(error.what_without_backtrace());
   } catch (const c10::IndexError& error) {
@@ -106,6 +124,28 @@ void raising(const Body& body) {
   } catch (const c10::Error& error) {
     throw std::runtime_error(error.what_without_backtrace());
   }
+}
+
+// A @simd function's kernel, for one item each: its address, for launch_items. Never freed, as the
+// kernels of generated code are not.
+std::uintptr_t items_kernel(const std::string& name, const std::string& text) {
+  return reinterpret_cast<std::uintptr_t>(new gpu::Kernel(name.c_str(), text.c_str()));
+}
+
+// Launches it for so many items on a device, below 0 that of a stand-in; `arguments` are the bytes of
+// the kernel's parameters. At most so many blocks, which take items in turns; 0: as many as there are.
+void launch_items(std::uintptr_t kernel, int blocks, int device, int64_t items,
+                  const std::vector<std::string>& arguments) {
+  const py::gil_scoped_release without_gil;
+  raising([&] {
+    const CallOn call(device < 0 ? at::Device(at::kCPU)
+                                 : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)));
+    gpu::Launch launch(*reinterpret_cast<gpu::Kernel*>(kernel), sizeof(float));
+    for (const std::string& argument : arguments) launch.bytes(argument.data(), argument.size());
+    launch.shape().blocks = blocks;
+    launch.statement(items, 1, false, 0);
+    call.finish();
+  });
 }
 
 }  // namespace
@@ -119,6 +159,11 @@ void bind_gpu(py::module_& python) {
     });
   });
   python.def("serve_cpu_by_gpu", serve_cpu_by_gpu);
+  python.def("items_kernel", items_kernel);
+  python.def("launch_items", [](std::uintptr_t kernel, int blocks, int device, int64_t items,
+                                const std::vector<py::bytes>& arguments) {
+    launch_items(kernel, blocks, device, items, {arguments.begin(), arguments.end()});
+  });
   python.def("throw_check", [](int kind, const py::list& texts, const py::list& numbers) {
     raising([&] { throw_check(kind, texts, numbers); });
   });
