@@ -443,7 +443,7 @@ def stage_text(
         return generated(final).text
     from loma.backends.torch import codegen
 
-    return codegen.lower_function(find(final.module, function), final.module, registry.CPU)
+    return codegen.lower_function(find(final.module, function), final.module, registry.CPU).text
 
 
 def _check_device(device: str, stage: str) -> None:

@@ -56,12 +56,10 @@ def fuse(
     if flat:  # sweeps know scores by products that stand alone
         return steps(counted(function))
     function = with_starts(function, library, Names(names_of(function)))
-    found = steps(function)
     whole, many = without_diagonals(function)
-    if many:
-        other = steps(whole)
-        found = other if _whole(other) >= _whole(found) + many else found
-    return found
+    if many and _whole(found := steps(whole)) >= many:
+        return found
+    return steps(function)
 
 
 def _whole(steps: tuple[Step, ...]) -> int:

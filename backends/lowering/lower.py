@@ -492,7 +492,7 @@ class Lowering:
         cache = context.choose("panel", panels.axis.name, options, WHOLE)
         stream = Stream(
             panels,
-            tuple(_bytes(var, count.name) for var in _held(panels) if count in _dims(var)),
+            tuple(_bytes(var, count.name) for var in _held(panels) if count in sizes.dims_of(var)),
             tuple(_bytes(var, "") for var in panels.streamed),
             cache,
             1 if any(map(_are_whole_panels, panels.body)) else machine.panel_least,
@@ -641,13 +641,8 @@ def _held(panels: Panels) -> Iterator[Var]:
             whole = {step.count.name: step.axis.extent}
             for var in _held(step):
                 assert isinstance(var.type, TensorType)
-                dims = tuple(substitute(dim, whole) for dim in _dims(var))
+                dims = tuple(substitute(dim, whole) for dim in sizes.dims_of(var))
                 yield Var(var.name, replace(var.type, dims=dims))
-
-
-def _dims(var: Var) -> tuple[Expr, ...]:
-    assert isinstance(var.type, TensorType)
-    return var.type.dims or ()
 
 
 def _scalars(kernel: Kernel) -> tuple[Var, ...]:

@@ -120,7 +120,8 @@ class _Verifier:
             case Permute(var, operand, order):
                 self.tensor(operand)
                 self.alone()
-                self.require(sorted(order) == list(range(_rank(operand))), "no order of dimensions")
+                every = list(range(len(dims_of(operand))))
+                self.require(sorted(order) == every, "no order of dimensions")
                 self.declare(var)
             case Later(var, body, value):
                 with self.inner():
@@ -227,7 +228,7 @@ class _Verifier:
             case CheckOnce(cells, noted, axes, places, needs=needs):
                 sizes = [size for _, size in places if size is not None]
                 self.ints(*(extent for _, extent in axes), *sizes, *needs)
-                self.require(len(axes) == _rank(cells), "not one cell for each point")
+                self.require(len(axes) == len(dims_of(cells)), "not one cell for each point")
                 with self.inner():
                     self.declare(cells)
                     self.block(noted)
@@ -241,7 +242,7 @@ class _Verifier:
             self.tensor(operand.tensor)
             self.ints(*(place for _, place in operand.fixed))
             self.ints(*(value for cut in operand.cuts for value in (cut.start, cut.count)))
-            rank = _rank(operand.tensor) - len(operand.fixed)
+            rank = len(dims_of(operand.tensor)) - len(operand.fixed)
             self.require(len(part) == rank, f"'{operand.tensor.name}' has another rank")
 
     def convolve(self, node: Convolve) -> None:
@@ -253,7 +254,7 @@ class _Verifier:
             own = sorted(dim for dim in part.order if dim >= 0)
             grouped = part.order[:1] != (-1,)
             count = 2 + grouped + len(node.spatial)
-            complete = own == list(range(_rank(part.tensor))) and len(own) == count
+            complete = own == list(range(len(dims_of(part.tensor)))) and len(own) == count
             self.require(complete, f"not all dimensions of '{part.tensor.name}'")
             self.ints(*(value for cut in part.cuts for value in (cut.start, cut.count)))
             self.require({cut.dim for cut in part.cuts} <= {*own}, "there is no such dimension")
@@ -326,9 +327,5 @@ class _Verifier:
         self.require(allowed or not pieces, "pieces without blocks")
         for piece in pieces:
             self.tensor(piece.tensor)
-            self.require(0 <= piece.dim < _rank(piece.tensor), "there is no such dimension")
+            self.require(0 <= piece.dim < len(dims_of(piece.tensor)), "there is no such dimension")
             self.ints(piece.stride)
-
-
-def _rank(var: Var) -> int:
-    return len(dims_of(var))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 
 from loma.core.definitions import OPERATORS
-from loma.core.ir import TensorType
-from loma.frontend.syntax.python_syntax import elts, is_slice
+from loma.core.sizes import dims_in
 from loma.frontend.scope import Scope
+from loma.frontend.syntax.python_syntax import elts, is_slice
 from loma.frontend.types import has_dimensions
 
 
@@ -42,9 +42,7 @@ def _is_whole(scope: Scope, node: ast.expr) -> bool:
             symbol = scope.named(node)
             return symbol is not None and has_dimensions(symbol.type)
         case ast.Subscript(value=ast.Name(id=name)) if name in scope.symbols:
-            type_ = scope.symbols[name].type
-            rank = len(type_.dims or ()) if isinstance(type_, TensorType) else 0
-            return is_slice(elts(node.slice), rank)
+            return is_slice(elts(node.slice), len(dims_in(scope.symbols[name].type)))
         case ast.Call(func=ast.Name(id="stack")):
             return True  # of numbers as well
         case ast.GeneratorExp():
