@@ -115,8 +115,8 @@ def hash(bins : Out[Array[int]], seed : In[int]):
     atomic_add(bins[h % 7], h)
 """
 FAILS = """
-def swap(a : Out[Array[float, 2]], b : Out[Array[float, 2]]):
-    a[0] += b[1]
+def swap(a : Out[Array[float, 2]], b : Out[Array[float, 2]], at : In[int]):
+    a[at] += b[1]
     b[0] += a[1]
 
 @simd
@@ -138,7 +138,7 @@ def fails(kind : In[int], x : In[Array[float]], y : Out[Array[float]]):
         for k in range(-2000000000, 2000000000 - n):
             y[i] += 1.0
     elif kind == 5:
-        swap(rows[n], rows[kind - 5])
+        swap(rows[n], rows[kind - 5], n)
     y[i] += x[i]
 """
 
