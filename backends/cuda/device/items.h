@@ -43,8 +43,8 @@ LOMA_INLINE void loma_release(void* data) {
 }
 #endif
 
-[[noreturn]] LOMA_COLD static void loma_fail(int kind, const char* function, int line, int first,
-                                             int second) {
+[[noreturn, maybe_unused]] LOMA_COLD static void loma_fail(int kind, const char* function, int line,
+                                                            int first, int second) {
 #ifdef LOMA_ALLOCATES
   while (loma_blocks() != nullptr) loma_release(loma_blocks() + 1);
 #endif
