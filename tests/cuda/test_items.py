@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,8 @@ from scalar_oracle import Scalars
 import loma
 from loma import gpu, pipeline
 from loma.backends import scalar
-from loma.backends.cuda import images
+from loma.backends.cuda import images, texts
+from loma.runtime_errors import Kind
 from loma.tools import cli
 
 Value = Any
@@ -379,6 +381,26 @@ def test_a_failure_is_told_by_the_next_call(there: There) -> None:
         torch.cuda.synchronize()
     with pytest.raises(IndexError, match="outside an array of 4 elements"):
         m.fails(-1, x, y, 4)
+
+
+def test_a_failure_is_told_by_a_function_of_tensors(there: There) -> None:
+    program = "def twice(x : In[Tensor[N]]) -> Tensor[N]:\n    return x + x\n"
+    m = loma.compile(FAILS)
+    x, y = there(torch.ones(4)), there(torch.zeros(4))
+    with (
+        contextlib.nullcontext(loma.compile(program)) if y.is_cuda else shim.compiled(program) as t
+    ):
+        t.twice(x)
+        m.fails(0, x, y, 4)
+        if y.is_cuda:
+            torch.cuda.synchronize()
+        with pytest.raises(IndexError, match=r"fails: line \d+: subscript 4 is outside an array"):
+            t.twice(x)
+
+
+def test_kinds_of_failures() -> None:
+    kinds = dict(re.findall(r"loma_(full_stack|no_memory) = (\d)", texts.headers()["items.h"]))
+    assert kinds == {"full_stack": str(int(Kind.FULL_STACK)), "no_memory": str(int(Kind.MEMORY))}
 
 
 def test_sync(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
