@@ -81,7 +81,7 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
 def _write_statement(owner: HostWriter, tree: Parallel) -> None:
     context = owner.context
     several = None if tree.team is None else tree.team.several
-    text = SeveralText(context, tree, several) if several is not None else _text(context, tree)
+    text = SeveralText(context, tree) if several is not None else _text(context, tree)
     counter, inside = text.local(tree.counter), Writer(1)
     text.nodes(inside, tree.body)
     launch = Start(owner, "kernel", tree.source)

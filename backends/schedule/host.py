@@ -13,7 +13,8 @@ from typing import TypeAlias
 from loma.backends.kernels.ir import Chain, Kernel, Panels, Sweep, Until, kernels_of
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.schedule.ir import InPlace, Parallel
-from loma.core.ir import Element, Expr, For, If, Stmt, Var, While
+from loma.core import sizes
+from loma.core.ir import Element, Expr, For, If, IntConst, Stmt, Var, While
 
 # ------------------------------------------------------------------------------------- memory
 
@@ -448,3 +449,10 @@ def flat(body: Sequence[HostNode]) -> Iterator[HostNode]:
                 yield from flat((*then, *other))
             case _:
                 pass
+
+
+def single(launch: Launch) -> tuple[Var, ...]:
+    """The private tensors of a kernel that have one element."""
+    ones = (IntConst(1), launch.kernel.count if launch.single else None)
+    tensors = (buffer.var for buffer in launch.buffers)
+    return tuple(var for var in tensors if sizes.product(sizes.dims_of(var)) in ones)

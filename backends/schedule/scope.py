@@ -21,7 +21,7 @@ from loma.core.walk import children, free_variables
 # How many arguments the functions of trees take, and which of them is the number of a check.
 _ARITY = {
     ir.INSIDE: 2, ir.TESTED: 3, ir.CLAMPED: 3, ir.CEILING: 2, ir.QUOTIENT: 2, ir.REMAINDER: 2,
-    ir.STEPS_OF: 2,
+    ir.STEPS_OF: 2, ir.GROUPS: 1, ir.SEVERAL: 1,
 }  # fmt: skip
 _NOTES = (ir.TESTED, ir.CLAMPED)
 

@@ -114,10 +114,12 @@ struct Team {
       int64_t p = rank();
 #pragma unroll 1
       for (; p < all - (groups - 1) * kTeam; p += groups * kTeam) {
-        computed<number, groups * kBeside>([&](int k) { return at(p, k); }, body);
+        together<number, groups * kBeside, false>([&](int k) { return at(p, k); }, body);
       }
 #pragma unroll 1
-      for (; p < all; p += kTeam) computed<number, kBeside>([&](int k) { return at(p, k); }, body);
+      for (; p < all; p += kTeam) {
+        together<number, kBeside, false>([&](int k) { return at(p, k); }, body);
+      }
       return team_barrier();
     }
 #endif
@@ -150,13 +152,15 @@ struct Team {
         return Neighbour{within(group + k / kBeside * kTeam, all) * kBeside, k % kBeside};
       };
       for (; p <= all - groups * kTeam; p += groups * kTeam) {
-        added<number, several>([&](int k) { return at(p, k); }, body);
+        together<number, several, true>([&](int k) { return at(p, k); }, body);
       }
-      for (; p < all; p += kTeam) added<number, kBeside>([&](int k) { return at(p, k); }, body);
+      for (; p < all; p += kTeam) {
+        together<number, kBeside, true>([&](int k) { return at(p, k); }, body);
+      }
       return team_barrier();
     }
     for (; p <= count - several * kTeam; p += several * kTeam) {
-      added<number, several>([&](int k) { return within(p + k * kTeam, count); }, body);
+      together<number, several, true>([&](int k) { return within(p + k * kTeam, count); }, body);
     }
 #endif
 #pragma unroll 1

@@ -78,14 +78,14 @@ struct Groups {
 template <class Tensor>
 Groups<Tensor> grouped(const Tensor& cells) {
   Groups<Tensor> found;
-  const at::Tensor &order = found.order, &lengths = found.lengths, &given = cells;
-  group(const_cast<at::Tensor&>(order), const_cast<at::Tensor&>(lengths), given);
+  group(found.order, found.lengths, cells);
   return found;
 }
 
-// The most private memory of an iteration that is all near its threads, in shared memory where a
-// device has so much.
-constexpr int64_t kMostNear = (227 << 10) - (18 << 10);
+// What reductions have of a block's shared memory, at most, beside an iteration's private memory; and
+// the most of that which is all near its threads, in shared memory where a device has so much.
+constexpr int64_t kOwnShared = 18 << 10;
+constexpr int64_t kMostNear = (227 << 10) - kOwnShared;
 
 // Whether the call's tensors have narrow numbers, and the device units that multiply matrices of these
 // and are worth it for so many rows and columns, with products over `depth` and `width` numbers.
@@ -96,8 +96,7 @@ void widen(at::Tensor& to, const at::Tensor& from, size_t real_bytes);
 template <typename real, class Tensor>
 Tensor widened(const Tensor& tensor) {
   Tensor made;
-  const at::Tensor& to = made;
-  widen(const_cast<at::Tensor&>(to), tensor, sizeof(real));
+  widen(made, tensor, sizeof(real));
   return made;
 }
 
@@ -118,22 +117,19 @@ class Launch {
   template <typename real, class Tensor>
   void element(const Tensor& tensor) {
     static_assert(std::is_floating_point_v<real>);
-    const at::Tensor& whole = tensor;
-    element_of(whole, sizeof(real));
+    element_of(tensor, sizeof(real));
   }
 
   // The tensor in the narrow dtype of the call, contiguous: itself, or a copy that lives as long.
   template <class Tensor>
   void operand(const Tensor& tensor) {
-    const at::Tensor& whole = tensor;
-    operand_of(whole);
+    operand_of(tensor);
   }
 
   // Makes the tensor a new one of that dtype.
   template <class Tensor>
-  void result(const Tensor& tensor, std::initializer_list<int64_t> sizes) {
-    const at::Tensor& whole = tensor;
-    result_of(const_cast<at::Tensor&>(whole), sizes.begin(), sizes.size());
+  void result(Tensor& tensor, std::initializer_list<int64_t> sizes) {
+    result_of(tensor, sizes.begin(), sizes.size());
   }
 
   // A number of the host, for a parameter of that type.

@@ -11,8 +11,6 @@ namespace loma::gpu {
 
 constexpr uintptr_t kWide = 16;         // bytes that a thread reads or writes at once
 constexpr int64_t kPlainShared = 48 << 10;  // bytes of shared memory that any block may have
-// What reductions have of them, at most, beside an iteration's private memory.
-constexpr int64_t kOwnShared = 18 << 10;
 
 // A block has `threads`, of which each `team` shares an iteration. `across`: neighbours are threads of
 // the same rank in neighbouring teams. So many `blocks` take the iterations in turns. With `slices`

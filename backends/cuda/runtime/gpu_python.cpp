@@ -72,7 +72,8 @@ py::dict as_dict(const gpu::Geometry& g) {
   using py::literals::operator""_a;
   return py::dict("threads"_a = g.threads, "team"_a = g.team, "across"_a = g.across,
                   "shared"_a = g.shared, "blocks"_a = g.blocks, "slices"_a = g.slices,
-                  "beside"_a = g.beside, "shared_bytes"_a = g.shared_bytes, "workspace_bytes"_a = g.workspace_bytes);
+                  "beside"_a = g.beside, "shared_bytes"_a = g.shared_bytes,
+                  "workspace_bytes"_a = g.workspace_bytes);
 }
 
 // By member, what is not as usual.
@@ -183,11 +184,14 @@ void bind_gpu(py::module_& python) {
       },
       py::arg("count"), py::arg("inner"), py::arg("across"), py::arg("splits"),
       py::arg("several") = 0, py::arg("around") = 1, py::arg("shape") = py::dict());
-  python.def("fused_geometry", [](int64_t count, int64_t inner, int64_t bytes, int64_t most, int64_t far,
-                                  const py::dict& shape) {
-    return as_dict(gpu::fused_geometry(count, inner, bytes, most, far, shape_of(shape)));
-  }, py::arg("count"), py::arg("inner"), py::arg("bytes"), py::arg("most"), py::arg("far") = 0,
-     py::arg("shape") = py::dict());
+  python.def(
+      "fused_geometry",
+      [](int64_t count, int64_t inner, int64_t bytes, int64_t most, int64_t far,
+         const py::dict& shape) {
+        return as_dict(gpu::fused_geometry(count, inner, bytes, most, far, shape_of(shape)));
+      },
+      py::arg("count"), py::arg("inner"), py::arg("bytes"), py::arg("most"), py::arg("far") = 0,
+      py::arg("shape") = py::dict());
 }
 
 }  // namespace loma
