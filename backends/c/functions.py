@@ -81,11 +81,11 @@ class _FunctionText:
         exported = body_name = self.entry if by_pointer else self.symbol
         if context.fails:
             module.fallible.add(name)
-        if context.fails or by_pointer:
-            body_name = module.called[name] = context.fresh_in_file(f"{self.symbol}_body")
         if module.options.device:
             self._on_device(body)
             return
+        if context.fails or by_pointer:
+            body_name = module.called[name] = context.fresh_in_file(f"{self.symbol}_body")
         params = [*self._params(by_pointer), *self._result_params(pointers)]
         arguments = [*(context.passed(p.name) for p in self.function.params), *pointers]
         returned = "void" if pointers else self.result

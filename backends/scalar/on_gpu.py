@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Launch = Callable[[int, int, list[bytes]], None]
 
 _MOST = 2**31 - 1
+_KINDS: dict[str, type] = {"float": float, "int": int}
+# As a kernel takes them: where one lies on the GPU, or no place and its value.
+_NUMBERS = {"float": struct.Struct("Pf4x"), "int": struct.Struct("Pi4x")}
 _NO_AUTOGRAD = (
     "requires grad, but a scalar function takes no part in autograd: pass detach() of it, and call "
     "the function's derivative for gradients"
@@ -101,8 +104,41 @@ class _Call:
 
     # -------------------------------------------------------------------------------- parameters
 
+    def plain(self, place: str, type_: Type, role: str, value: Any) -> bytes | None:
+        """An argument that is as nearly all are: a number, or an array of numbers that a tensor
+        has. None for others, and for wrong ones."""
+        kind = type_[0]
+        if kind == "array":
+            leaf, torch, copied = type_[1][0], self.torch, role == "Copy"
+            if type(value) is not torch.Tensor or leaf not in _KINDS or copied or type_[2]:
+                return None
+            dtype = torch.float32 if leaf == "float" else torch.int32
+            if (
+                value.dtype is not dtype
+                or value.layout is not torch.strided
+                or value.dim() != 1
+                or not value.is_contiguous()
+                or value.requires_grad
+                or value.is_neg()
+                or value.device != self.device
+                or (count := value.shape[0]) > _MOST
+            ):
+                return None
+            start = value.data_ptr()
+            if count:
+                self.ranges.append((start, start + count * WORD, place, role != "In"))
+            return SLICE.pack(start, count)
+        if role == "In" and type(value) is _KINDS.get(kind):
+            try:
+                return _NUMBERS[kind].pack(0, value)
+            except (struct.error, OverflowError):  # too large
+                return None
+        return None
+
     def parameter(self, place: str, type_: Type, role: str, value: Any) -> bytes:
         """An argument as the kernel takes it."""
+        if (found := self.plain(place, type_, role, value)) is not None:
+            return found
         if type_[0] == "array":
             return SLICE.pack(*self.array(place, type_, role, value))
         if role == "Out":
@@ -120,10 +156,11 @@ class _Call:
             self.fill(place, type_, value, memory, 0)
             return bytes(memory)
         if isinstance(value, self.torch.Tensor) and value.device == self.device:
-            return struct.pack("P8x", self._pointer(place, self._number(place, type_, value)))
-        memory = bytearray(16)
-        self.fill(place, type_, value, memory, 8)
-        return bytes(memory)
+            return _NUMBERS[type_[0]].pack(
+                self._pointer(place, self._number(place, type_, value)), 0
+            )
+        number = (self._float if type_[0] == "float" else self._int)(place, value)
+        return _NUMBERS[type_[0]].pack(0, number)
 
     def items(self, place: str, value: Any) -> int:
         count = self._int(place, value)
@@ -136,7 +173,11 @@ class _Call:
         """The adjoint of an argument, all zero: what the kernel takes, and what the call gives."""
         if type_[0] == "array":
             made = self.zeros_like(place, type_, argument)
-            return SLICE.pack(*self.array(place, type_, "Adjoint", made)), made
+            return self.parameter(place, type_, "Adjoint", made), made
+        if type_[0] in _KINDS:
+            number = self.torch.zeros((), dtype=self.torch.float32, device=self.device)
+            self.kept.append(number)
+            return struct.pack("P", number.data_ptr()), number if type_[0] == "float" else 0
         memory = bytearray(self.types.layout(type_)[0])
         opened = dict[int, Any]()
         if type_[0] == "struct":

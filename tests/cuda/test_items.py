@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,8 @@ from scalar_oracle import Scalars
 import loma
 from loma import gpu, pipeline
 from loma.backends import scalar
-from loma.backends.cuda import images
+from loma.backends.cuda import images, texts
+from loma.runtime_errors import Kind
 from loma.tools import cli
 
 Value = Any
@@ -105,6 +107,17 @@ def rows(a : In[Array[Array[float]]], b : In[Array[Array[float, 3]]], p : In[Pol
 
 d_rows = rev_diff(rows)
 """
+TURNS = """
+@simd
+def turns(x : In[Array[float]], n : In[int], y : Out[Array[float]]):
+    i : int = thread_id()
+    s : float = x[i % 5]
+    for j in range(n):
+        s = s * s * 0.5 + x[(i + j) % 5]
+    y[i] = s
+
+d_turns = rev_diff(turns)
+"""
 HASH = """
 @simd
 def hash(bins : Out[Array[int]], seed : In[int]):
@@ -115,8 +128,8 @@ def hash(bins : Out[Array[int]], seed : In[int]):
     atomic_add(bins[h % 7], h)
 """
 FAILS = """
-def swap(a : Out[Array[float, 2]], b : Out[Array[float, 2]]):
-    a[0] += b[1]
+def swap(a : Out[Array[float, 2]], b : Out[Array[float, 2]], at : In[int]):
+    a[at] += b[1]
     b[0] += a[1]
 
 @simd
@@ -138,7 +151,7 @@ def fails(kind : In[int], x : In[Array[float]], y : Out[Array[float]]):
         for k in range(-2000000000, 2000000000 - n):
             y[i] += 1.0
     elif kind == 5:
-        swap(rows[n], rows[kind - 5])
+        swap(rows[n], rows[kind - 5], n)
     y[i] += x[i]
 """
 
@@ -183,6 +196,7 @@ def _plain(value: Value) -> Value:
 
 def _same(found: Value, wanted: Value, rtol: float = 2e-5, atol: float = 2e-6) -> None:
     found, wanted = _flat(_plain(found)), _flat(_plain(wanted))
+    assert np.isfinite(wanted).all()
     np.testing.assert_allclose(found, wanted, rtol=rtol, atol=atol)
 
 
@@ -230,6 +244,16 @@ def test_the_adjoint_is_that_of_central_differences(there: There) -> None:
     change = oracle.difference("blur", [x.tolist(), n, 0.7, [0.0] * n], along)
     found = np.dot(_flat(_plain(d_x)), along[:n]) + float(d_sharpness) * along[n]
     assert found == pytest.approx(np.dot(g.numpy(), change), rel=1e-4)
+
+
+def test_more_items_than_threads(there: There) -> None:
+    """Where functions allocate, as for a tape that grows, threads take items in turns."""
+    m, items = loma.compile(TURNS), 70_000
+    x, g = torch.rand(5) / 2, torch.rand(items)
+    d_x, _ = m.d_turns(there(x), 3, there(g), items)
+    of_cpu, _ = m.d_turns(x.numpy(), 3, g.numpy(), items)
+    assert np.isfinite(of_cpu).all()
+    _same(d_x, of_cpu, rtol=1e-3)
 
 
 def _balls(m: loma.LomaModule, n: int) -> tuple[np.ndarray[Any, Any], torch.Tensor]:
@@ -357,6 +381,26 @@ def test_a_failure_is_told_by_the_next_call(there: There) -> None:
         torch.cuda.synchronize()
     with pytest.raises(IndexError, match="outside an array of 4 elements"):
         m.fails(-1, x, y, 4)
+
+
+def test_a_failure_is_told_by_a_function_of_tensors(there: There) -> None:
+    program = "def twice(x : In[Tensor[N]]) -> Tensor[N]:\n    return x + x\n"
+    m = loma.compile(FAILS)
+    x, y = there(torch.ones(4)), there(torch.zeros(4))
+    with (
+        contextlib.nullcontext(loma.compile(program)) if y.is_cuda else shim.compiled(program) as t
+    ):
+        t.twice(x)
+        m.fails(0, x, y, 4)
+        if y.is_cuda:
+            torch.cuda.synchronize()
+        with pytest.raises(IndexError, match=r"fails: line \d+: subscript 4 is outside an array"):
+            t.twice(x)
+
+
+def test_kinds_of_failures() -> None:
+    kinds = dict(re.findall(r"loma_(full_stack|no_memory) = (\d)", texts.headers()["items.h"]))
+    assert kinds == {"full_stack": str(int(Kind.FULL_STACK)), "no_memory": str(int(Kind.MEMORY))}
 
 
 def test_sync(there: There, monkeypatch: pytest.MonkeyPatch) -> None:

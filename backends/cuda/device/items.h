@@ -43,8 +43,8 @@ LOMA_INLINE void loma_release(void* data) {
 }
 #endif
 
-[[noreturn]] LOMA_COLD static void loma_fail(int kind, const char* function, int line, int first,
-                                             int second) {
+[[noreturn, maybe_unused]] LOMA_COLD static void loma_fail(int kind, const char* function, int line,
+                                                            int first, int second) {
 #ifdef LOMA_ALLOCATES
   while (loma_blocks() != nullptr) loma_release(loma_blocks() + 1);
 #endif
@@ -64,7 +64,7 @@ struct loma_memory {
   }
 };
 
-constexpr int loma_no_memory = 6;  // a kind of loma.runtime_errors
+constexpr int loma_full_stack = 4, loma_no_memory = 6;  // kinds of loma.runtime_errors
 
 LOMA_INLINE loma_memory loma_new(size_t bytes, const char* function, int line) {
   auto* const block = static_cast<loma_block*>(malloc(sizeof(loma_block) + bytes));
@@ -87,7 +87,7 @@ LOMA_INLINE loma_memory loma_allocate(size_t count, size_t size, const char* fun
 LOMA_INLINE loma_memory loma_grown(void* data, int used, int* room, int limit, size_t size,
                                    const char* function, int line) {
   if (used < *room) return {data};
-  if (used == limit) loma_fail(4, function, line, limit, 0);
+  if (used == limit) loma_fail(loma_full_stack, function, line, limit, 0);
   int wanted = *room < 8 ? 16 : *room > INT_MAX / 2 ? INT_MAX : *room * 2;
   if (wanted > limit) wanted = limit;
   const loma_memory larger = loma_new(wanted * size, function, line);

@@ -25,15 +25,20 @@ py::tuple given(const Request& request) {
   return py::make_tuple(request.name, request.text, options, request.architecture);
 }
 
+// Python's errors as torch's engine carries them.
+[[noreturn]] void carry() {
+  python_error carried;
+  carried.persist();
+  throw carried;
+}
+
 std::string make(const py::object& hook, const Request& request) {
   const py::gil_scoped_acquire gil;
   try {
     return hook(*given(request)).cast<std::string>();
-  } catch (py::error_already_set& error) {  // as torch's engine carries Python's errors
+  } catch (py::error_already_set& error) {
     error.restore();
-    python_error carried;
-    carried.persist();
-    throw carried;
+    carry();
   }
 }
 
@@ -97,13 +102,17 @@ void throw_check(int kind, const py::list& texts, const py::list& numbers) {
 }
 
 // The exception that the scalar layer raises on the CPU.
-[[noreturn]] void raise_failure(const gpu::ScalarFailure& failure) {
+void throw_failure(const Report& report) {
   const py::gil_scoped_acquire gil;
-  const py::object exception = py::module_::import("loma.runtime_errors")
-                                   .attr("exception")(failure.kind, failure.function, failure.line,
-                                                      failure.first, failure.second);
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
-  throw py::error_already_set();
+  const auto& n = report.numbers;
+  try {
+    const py::object exception = py::module_::import("loma.runtime_errors")
+                                     .attr("exception")(n[0], report.texts[0], n[1], n[2], n[3]);
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
+  } catch (py::error_already_set& error) {
+    error.restore();
+  }
+  carry();
 }
 
 // Errors of the runtime as torch's operators raise theirs.
@@ -111,9 +120,7 @@ template <class Body>
 void raising(const Body& body) {
   try {
     body();
-  } catch (const gpu::ScalarFailure& failure) {
-    raise_failure(failure);
-  } catch (python_error& error) {  // of a hook
+  } catch (python_error& error) {
     const py::gil_scoped_acquire gil;
     error.restore();
     throw py::error_already_set();
@@ -151,6 +158,7 @@ void launch_items(std::uintptr_t kernel, int blocks, int device, int64_t items,
 }  // namespace
 
 void bind_gpu(py::module_& python) {
+  gpu::set_failed(throw_failure);
   python.def("set_image_hooks", set_image_hooks);
   python.def("check_devices", [] {
     raising([] {

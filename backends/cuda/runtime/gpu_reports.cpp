@@ -23,6 +23,11 @@ std::atomic<void*>& place_of(int device) {
 // The CPU's tensors, which a stand-in serves, have the place of the first GPU.
 int number_of(at::Device device) { return device.is_cuda() ? device.index() : 0; }
 
+std::atomic<Failed>& failed() {
+  static std::atomic<Failed> set{nullptr};
+  return set;
+}
+
 int32_t state_of(const Report* report) {
   return __atomic_load_n(&report->state, __ATOMIC_ACQUIRE);
 }
@@ -81,21 +86,11 @@ void check_devices() {
   }
 }
 
-// Who does not ask which failure it was hears where.
-ScalarFailure::ScalarFailure(const Report& report)
-    : c10::Error({__func__, __FILE__, __LINE__},
-                 std::string(report.texts[0]) + ": line " + std::to_string(report.numbers[1]) +
-                     ": failed on a GPU"),
-      function(report.texts[0]),
-      kind(report.numbers[0]),
-      line(report.numbers[1]),
-      first(report.numbers[2]),
-      second(report.numbers[3]) {}
+void set_failed(Failed given) { failed().store(given); }
 
 void throw_check(const Report& report) {
   const auto& n = report.numbers;
   const auto text = [&](int k) { return report.texts[k]; };
-  if (report.kind == static_cast<int32_t>(Check::scalar)) throw ScalarFailure(report);
   switch (static_cast<Check>(report.kind)) {
     case Check::element: element_error(text(0), text(1), n[0], n[1], n[2]); break;
     case Check::range: {
@@ -118,7 +113,10 @@ void throw_check(const Report& report) {
       break;
     case Check::full: full_error(n[0], text(0), n[1]); break;
     case Check::drained: drained_error(text(0), n[0]); break;
-    case Check::scalar: break;
+    case Check::scalar:
+      if (const Failed known = failed().load()) known(report);
+      TORCH_CHECK(false, text(0), ": line ", n[1], ": failed on a GPU");
+      break;
     case Check::memory:
       TORCH_CHECK_WITH(OutOfMemoryError, false, text(0), ": line ", n[1], ": a stack of ", n[0],
                        " elements cannot grow: the device has no memory for those of so many threads");

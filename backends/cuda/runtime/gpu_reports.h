@@ -3,7 +3,6 @@
 #define LOMA_GPU_REPORTS_H
 
 #include <c10/core/Device.h>
-#include <c10/util/Exception.h>
 
 #include "report.h"
 
@@ -22,15 +21,10 @@ void check_device(at::Device device);
 // All devices that kernels ran on.
 void check_devices();
 
-// A failure in a function of the scalar layer, of which Python makes the exception that the CPU raises
-// (loma/runtime_errors.py).
-class ScalarFailure : public c10::Error {
- public:
-  explicit ScalarFailure(const Report& report);
-
-  std::string function;
-  int64_t kind, line, first, second;
-};
+// Throws what Python makes of a failure in a function of the scalar layer (loma/runtime_errors.py); set
+// by the binding.
+using Failed = void (*)(const Report& report);
+void set_failed(Failed failed);
 
 // The exception that the check of the CPU throws.
 [[noreturn]] void throw_check(const Report& report);
