@@ -417,7 +417,7 @@ class Lowering:
         own = {var.name for var in kernel.private} - {var.name for var in carried.sums}
         own -= temporaries(step.otherwise)
         otherwise = self._without_private(own, kernel, step.source, step.otherwise)
-        widths = dict.fromkeys(sizes.product(_dims(var)) for var in carried.sums)
+        widths = dict.fromkeys(sizes.product(sizes.dims_of(var)) for var in carried.sums)
         rows = sizes.product(tuple(axis.extent for axis in kernel.axes))
         bytes_ = tuple(_bytes(var, "") for var in carried.sums)
         return Carry(carried.teams, step.wanted, rows, next(iter(widths)), bytes_, then, otherwise)

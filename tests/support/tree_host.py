@@ -360,7 +360,8 @@ class _Host:
         """``of``: of a team, and how many there are."""
         kernel, machine = node.kernel, self.machine
         extent, before = self.whole(kernel.axis.extent), dict(self.env)
-        order = machine.shuffled if node.carried is None else list  # each adds to what the last left
+        # An iteration of a team adds to what the one before has left.
+        order = machine.shuffled if node.carried is None else list
         watched, machine.watched = machine.watched, machine.watched | node.writes
         if kernel.count is None:
             shape = [max(self.whole(axis.extent), 0) for axis in kernel.axes]
