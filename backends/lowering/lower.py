@@ -56,7 +56,7 @@ class Lowering:
     """
 
     def __init__(
-        self, context: FunctionContext, private: set[str], passes: tuple[Sweep | Chain, ...] = ()
+        self, context: FunctionContext, private: set[str], passes: tuple[Sweep | Chain, ...]
     ) -> None:
         self._context = context
         self._passes = passes
@@ -613,7 +613,7 @@ def _scalars(kernel: Kernel) -> tuple[Var, ...]:
     return tuple({p.name: p for p in places if not isinstance(p.type, TensorType)}.values())
 
 
-def _work(body: tuple[Stmt, ...], index: AbstractSet[str] = frozenset()) -> Expr:
+def _work(body: tuple[Stmt, ...], index: AbstractSet[str]) -> Expr:
     """About how many steps of arithmetic one iteration takes, ranges that depend on its ``index``
     aside."""
     terms: list[Expr] = []
