@@ -93,8 +93,8 @@ def adjoint_statements(
     stmt: IndexAssign,
     extreme: Var | None,
     context: SweepContext,
-    kept: bool = False,
-    first: bool = False,
+    kept: bool,
+    first: bool,
 ) -> list[Stmt]:
     """The adjoint of one index statement.
 

@@ -40,7 +40,7 @@ class InPanels:
 
 
 def in_panels(
-    run: Run, runs: Runs, names: Names, fuse: Fuse, nested: bool, is_size: IsSize | None = None
+    run: Run, runs: Runs, names: Names, fuse: Fuse, nested: bool, is_size: IsSize | None
 ) -> InPanels | Kernel | None:
     """A run as panels; None where no temporary passes between the loops of a panel, or the kernel
     that all of a panel would be. ``fuse`` makes steps of what is in a panel. Panels ``nested`` in

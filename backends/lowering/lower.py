@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set as AbstractSet
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -19,7 +19,6 @@ from loma.backends.lowering.index_statements import index_statement, library_cal
 from loma.backends.lowering.once import once_checks
 from loma.backends.lowering.serial import is_serial, tensors_in
 from loma.backends.schedule import storage
-from loma.backends.schedule.access import steps as steps_of
 from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
@@ -56,7 +55,7 @@ class Lowering:
     """
 
     def __init__(
-        self, context: FunctionContext, private: set[str], passes: tuple[Sweep | Chain, ...] = ()
+        self, context: FunctionContext, private: set[str], passes: tuple[Sweep | Chain, ...]
     ) -> None:
         self._context = context
         self._passes = passes
@@ -335,8 +334,9 @@ class Lowering:
         context.kernel = None
         alive = lifetimes(kernel, (*registers, *_in_one_loop(body)))
         buffers = tuple(Buffer(var, *alive[name]) for name, var in private.items())
+        steps, _ = spread.steps_of(kernel.body, {kernel.axis.name})
         launch = Launch(
-            kernel, _work(kernel.body, {kernel.axis.name}), buffers, _scalars(kernel), pieces,
+            kernel, steps, buffers, _scalars(kernel), pieces,
             bytes_, body, frozenset(assigned((*kernel.body, *_last(kernel)))),
             1 if kernel.rows else context.machine.block_least, one,
         )  # fmt: skip
@@ -649,28 +649,3 @@ def _scalars(kernel: Kernel) -> tuple[Var, ...]:
     """Scalars that the kernel changes: every thread has its own."""
     places = (place for place in written_places(kernel.body) if isinstance(place, Var))
     return tuple({p.name: p for p in places if not isinstance(p.type, TensorType)}.values())
-
-
-def _work(body: tuple[Stmt, ...], index: AbstractSet[str] = frozenset()) -> Expr:
-    """About how many steps of arithmetic one iteration takes, ranges that depend on its ``index``
-    aside."""
-    terms: list[Expr] = []
-    for stmt in body:
-        match stmt:
-            case IndexAssign(_, _, value, axes):
-                inner = [a for n in walk(value) if isinstance(n, Reduce) for a in n.axes]
-                own = [axis.extent for axis in (*axes, *inner)]
-                names = {axis.name for axis in (*axes, *inner)} | index
-                own = [extent for extent in own if not sizes.mentions(extent, names)]
-                terms.append(sizes.product((IntConst(steps_of(value)), *own)))
-            case For(counter, extent, inside):
-                work = _work(inside, index)
-                if not sizes.mentions(work, {counter}):
-                    terms.append(sizes.product((extent, work)))
-            case While(body=inside):
-                terms.append(_work(inside, index))
-            case If(_, then, other):
-                terms.append(_work(then or other, index))
-            case _:
-                continue
-    return sizes.total(tuple(terms))
