@@ -42,6 +42,7 @@ def test_a_tape_whose_length_data_say_is_made_again() -> None:
     )
 
 
+@pytest.mark.full
 def test_counts_from_data_stand_in_graphs() -> None:
     module = loma.compile(BY_NAME["count_from_data"].text)
     operator = module.count_from_data.operator

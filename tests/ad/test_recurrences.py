@@ -11,7 +11,7 @@ from recurrence_cases import RECURRENCES
 import loma
 from loma import pipeline
 
-
+pytestmark = pytest.mark.filterwarnings("ignore:.*this is no recurrence")
 BY_NAME = {case.name: case for case in RECURRENCES}
 
 

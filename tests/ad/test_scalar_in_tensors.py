@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from sampled import one_in
 import torch
 from index_cases import Case
 from oracle import Program, check_case
@@ -113,6 +114,7 @@ def test_values(m: loma.LomaModule) -> None:
         torch.testing.assert_close(rough, found.float())
 
 
+@pytest.mark.parametrize("m", one_in(2, ["stack", "heap"]), indirect=True)
 def test_derivatives_of_first_and_second_order(m: loma.LomaModule) -> None:
     x = X.clone().requires_grad_()
     w = torch.tensor([1.5, -0.5, 1.0], dtype=torch.float64, requires_grad=True)

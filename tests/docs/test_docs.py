@@ -33,14 +33,22 @@ import torch
 from click.testing import CliRunner, Result
 
 from conftest import ROOT
-from pages import BLOCK, PAGES
+from pages import BLOCK, PAGES, programs
 from loma import memory
 from loma.ad import differentiate
 from loma.config import OPTIMISATIONS
+from loma.core.verify import verify
 from loma.frontend import parse
 from loma.tools.cli import main
 
-LATER = {"docs/layers.md", "docs/recipes.md", "docs/python.md", "docs/gradients.md"}  # --full
+# What these show is compared with --full; that their programs are ones, always.
+LATER = {
+    "docs/layers.md",
+    "docs/tensors.md",
+    "docs/recipes.md",
+    "docs/python.md",
+    "docs/gradients.md",
+}
 
 
 class Page:
@@ -139,6 +147,12 @@ def test_pages_show_what_happens(
             text.splitlines(), replayed.splitlines(), name, "happens now", lineterm=""
         )
         pytest.fail("\n".join([f"{name} is out of date:", *lines]), pytrace=False)
+
+
+@pytest.mark.parametrize("name", sorted(LATER))
+def test_programs_of_pages_have_derivatives(name: str) -> None:
+    for text in programs(name):
+        verify(differentiate(parse(text)))
 
 
 def test_every_optimisation_is_described() -> None:

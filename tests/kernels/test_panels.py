@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sampled import diagonals
 import torch
 from schedule_cases import ATTENTION
 from torch import Tensor
@@ -77,8 +78,9 @@ SIZES = [
 ]
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "size"), diagonals(2, [torch.float64, torch.float32], SIZES), ids=str
+)
 def test_attention(size: tuple[int, ...], dtype: torch.dtype) -> None:
     B, T, S, D, E = size
     draw = torch.Generator().manual_seed(0)

@@ -14,6 +14,8 @@ import loma
 from loma.backends.interpreter import Interpreter
 from loma.frontend import parse
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*of two ints is a whole number")
+
 PROGRAM = """
 def halves(x : In[float], n : In[int]) -> float:
     y : float = x
