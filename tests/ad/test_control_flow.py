@@ -19,8 +19,11 @@ BY_NAME = {case.name: case for case in CONTROL}
 @pytest.fixture(scope="module")
 def program(pytestconfig: pytest.Config) -> Program:
     names = [entry(case.text) for case in CONTROL]
+    full = pytestconfig.getoption("--full")
     return Program(
-        [case.text for case in CONTROL], first=names if pytestconfig.getoption("--full") else ()
+        [case.text for case in CONTROL],
+        first=names if full else (),
+        compiles=names if full else names[::2],
     )
 
 

@@ -234,6 +234,7 @@ def test_sums_over_what_a_loop_does_not_change_are_on_a_tape(pytestconfig: pytes
         assert torch.autograd.gradcheck(lambda a, x, n=n: own.steps(a, x, n), (a, x))
 
 
+@pytest.mark.full
 def test_sums_in_loops_inside_of_loops_and_branches() -> None:
     text = """
 def nested(A : In[Tensor[N, N]], start : In[Tensor[N]], n : In[int]) -> Tensor[N]:

@@ -33,7 +33,8 @@ class Program:
 
     The interpreter has them all. What is compiled is, beside what autograd runs, ``d_f`` of those
     in ``first`` (None: of all) and ``dd_f`` of those in ``second``, which are in ``first``, too.
-    Several texts are compiled as two modules, at the same time.
+    Several texts are compiled as two modules, at the same time; with ``compiles`` (None: all) only
+    those whose functions are in it.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class Program:
         *,
         first: Collection[str] | None = None,
         derivatives: bool = True,
+        compiles: Collection[str] | None = None,
     ) -> None:
         self.second = frozenset(second)
+        self.compiles = frozenset(map(entry, texts) if compiles is None else compiles)
         if not derivatives:
             self.first: frozenset[str] = frozenset()
             self.parts = list(texts)
@@ -52,10 +55,11 @@ class Program:
             return
         names = [entry(text) for text in texts]
         self.first = frozenset(names if first is None else [*first, *second])
-        halves = (texts[0::2], texts[1::2])
+        own = [text for text in texts if entry(text) in self.compiles]
+        halves = (own[0::2], own[1::2])
         self.parts = ["\n".join(map(self._with_derivatives, half)) for half in halves if half]
         wanted = [line for name in names for line in (_request("", name), _request("d", name))]
-        self.text = "\n".join(self.parts)
+        self.text = "\n".join(map(self._with_derivatives, texts))
         self.all_text = "\n".join([self.text, *(line for line in wanted if line not in self.text)])
 
     def _with_derivatives(self, text: str) -> str:
@@ -360,6 +364,7 @@ def check(
         twice = program.second_adjoint(name, args, weights, along)
         for k, (value, right) in enumerate(zip(twice, again, strict=True)):
             close(value, right, tolerance, f"interpreter, second derivative {k}")
+    libtorch = libtorch and name in program.compiles
     if libtorch:
         _check_compiled(program, name, args, reference, tolerance)
     if libtorch and name in program.second:
