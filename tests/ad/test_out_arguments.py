@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 from sampled import one_in
 import torch
 
-import loma
 
 PROGRAM = """
 def scale(x : In[Tensor[N]], m : Out[Tensor[N]]):
@@ -40,7 +40,7 @@ A = torch.tensor(0.9, requires_grad=True)
 
 @pytest.fixture(scope="module")
 def module() -> Any:
-    return loma.compile(PROGRAM)
+    return oracle.compiled(PROGRAM)
 
 
 def _results(module: Any, x: torch.Tensor, m: torch.Tensor, name: str) -> torch.Tensor:

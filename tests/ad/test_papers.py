@@ -14,7 +14,7 @@ BY_NAME = {case.name: case for case in (*PAPERS, *LAYERS)}
 
 @pytest.fixture(scope="module")
 def program(pytestconfig: pytest.Config) -> Program:
-    names = list(BY_NAME)[:: 1 if pytestconfig.getoption("--full") else 2]
+    names = list(BY_NAME)[:: 1 if pytestconfig.getoption("--full") else 3]
     return Program([BY_NAME[name].text for name in names], first=())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import oracle
 import pytest
 from sampled import one_in
 import torch
@@ -93,12 +94,12 @@ def slopes(x : In[Tensor[N]]) -> Tensor[N]:
 def m(request: pytest.FixtureRequest) -> Iterator[loma.LomaModule]:
     """With variables where they are otherwise, and with all of them on the heap."""
     if request.param == "stack":
-        yield loma.compile(PROGRAM)
+        yield oracle.compiled(PROGRAM)
         return
     with pytest.MonkeyPatch.context() as patch:
         for limit in ("BY_VALUE", "LIMIT"):
             patch.setattr(f"loma.backends.torch.scalars.{limit}", 0)
-        yield loma.compile(f"{PROGRAM}# on the heap, in the cache, too\n")
+        yield oracle.compiled(f"{PROGRAM}# on the heap, in the cache, too\n")
 
 
 X = torch.tensor([0.5, -1.5, 2.0], dtype=torch.float64)

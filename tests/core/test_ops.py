@@ -69,7 +69,7 @@ def test_operator(program: Program, name: str) -> None:
     check(program, f"op_{name}", case.arguments(), case.reference, smooth=case.smooth)
 
 
-@pytest.mark.parametrize("name", one_in(20, BY_NAME))
+@pytest.mark.parametrize("name", one_in(40, BY_NAME))
 def test_operator_in_float32(program: Program, name: str) -> None:
     case = BY_NAME[name]
     args = case.arguments()

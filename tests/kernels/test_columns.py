@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 from sampled import diagonals
 import torch
 from oracle import Program
 from torch import Tensor
 
-import loma
 from loma import pipeline
 from loma.backends.kernels.ir import Panels, Step, panels_of
 from loma.backends.registry import CPU
@@ -68,11 +68,7 @@ def leave_out(text: str, name: str) -> bool:
 
 @pytest.fixture(scope="module")
 def module() -> Any:
-    torch.set_default_dtype(torch.float64)  # which is compiled first
-    try:
-        return loma.compile(TEXT)
-    finally:
-        torch.set_default_dtype(torch.float32)
+    return oracle.compiled(TEXT)
 
 
 @pytest.mark.parametrize(("name", "half"), diagonals(3, SPELLINGS, ["", "__forward", "__backward"]))
@@ -191,7 +187,7 @@ def test_masks(mask: str, far: str, narrow: bool, pytestconfig: pytest.Config) -
     assert leave_out(text, "f") == narrow
     if (mask, far) not in COMPUTED and not pytestconfig.getoption("--full"):
         return  # what is left alone is computed as everywhere
-    function = loma.compile(text).f
+    function = oracle.compiled(text).f
     args = [randn(45, 3) for _ in range(3)]
     (expected,) = Program([text], derivatives=False).value("f", args)
     torch.testing.assert_close(function(*args), torch.as_tensor(np.asarray(expected)))
@@ -214,7 +210,7 @@ def f(
     return y
 """
     assert leave_out(text, "f")
-    function = loma.compile(text).f
+    function = oracle.compiled(text).f
     q, k, v = (randn(2, 2, 40, 3) for _ in range(3))
     for scale in (0.5, -1e9, torch.nan):
         s = (scale * q @ k.mT).masked_fill(torch.ones(40, 40, dtype=torch.bool).triu(1), -1e9)
@@ -233,7 +229,7 @@ def f({HEAD}) -> tuple[Tensor[T, D], Tensor[T, T]]:
 """
     assert not leave_out(text, "f")
     q, k, v = (randn(50, 3) for _ in range(3))
-    y, s = loma.compile(text).f(q, k, v)
+    y, s = oracle.compiled(text).f(q, k, v)
     torch.testing.assert_close(s, (q @ k.mT).exp().tril())
     torch.testing.assert_close(y, s @ v)
 

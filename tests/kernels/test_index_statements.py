@@ -129,7 +129,8 @@ def test_expanded_arguments_and_adjoints(program: Program) -> None:
         close(found, right)
 
 
-@pytest.mark.parametrize("name", ["softmax", pytest.param("recurrence", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["softmax", "recurrence"])
 def test_double_backward(program: Program, name: str) -> None:
     """Autograd differentiates the generated gradient, as test_capsnet_compare.py has it do with a
     routing's."""

@@ -7,8 +7,9 @@ adjoint at the end.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,22 @@ from loma.packed_calls import flat
 
 Tensors = tuple[torch.Tensor, ...]
 STEP = 1e-6
+
+
+@contextlib.contextmanager
+def doubles_first() -> Iterator[None]:
+    """Of the default dtype is what is compiled with a module; another's kernels come behind it."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def compiled(source: Any, **options: Any) -> loma.LomaModule:
+    """``loma.compile`` for tests whose tensors are doubles."""
+    with doubles_first():
+        return loma.compile(source, **options)
 
 
 class Program:
@@ -75,11 +92,8 @@ class Program:
 
     @functools.cached_property
     def _modules(self) -> list[Any]:
-        torch.set_default_dtype(torch.float64)  # which is compiled first, and called
-        try:
+        with doubles_first():
             return loma.compile_many(self.parts)
-        finally:
-            torch.set_default_dtype(torch.float32)
 
     def compiled(self, name: str) -> Any:
         """The function that libtorch runs, of members where the program has structs."""

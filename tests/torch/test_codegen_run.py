@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 import torch
 
@@ -158,7 +159,7 @@ def handed_on(x : In[Tensor[N, M]], n : In[int]) -> tuple[Tensor[M, N], Tensor[M
 @pytest.fixture(scope="module")
 def modules() -> SimpleNamespace:
     with pytest.warns(loma.UserWarning, match="is added once for each 'p'"):
-        fast = loma.compile(PROGRAM)
+        fast = oracle.compiled(PROGRAM)
     return SimpleNamespace(fast=fast, slow=Interpreter(parse(PROGRAM)))
 
 

