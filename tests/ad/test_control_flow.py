@@ -19,8 +19,11 @@ BY_NAME = {case.name: case for case in CONTROL}
 @pytest.fixture(scope="module")
 def program(pytestconfig: pytest.Config) -> Program:
     names = [entry(case.text) for case in CONTROL]
+    full = pytestconfig.getoption("--full")
     return Program(
-        [case.text for case in CONTROL], first=names if pytestconfig.getoption("--full") else ()
+        [case.text for case in CONTROL],
+        first=names if full else (),
+        compiles=names if full else names[::2],
     )
 
 
@@ -42,6 +45,7 @@ def test_a_tape_whose_length_data_say_is_made_again() -> None:
     )
 
 
+@pytest.mark.full
 def test_counts_from_data_stand_in_graphs() -> None:
     module = loma.compile(BY_NAME["count_from_data"].text)
     operator = module.count_from_data.operator

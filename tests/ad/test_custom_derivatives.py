@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 import torch
 from oracle import close, plain
@@ -169,7 +170,7 @@ def test_index_statements_to_second_order() -> None:
 
 @functools.cache
 def compiled() -> Any:
-    return loma.compile(TENSORS + SCALARS + "d_both = rev_diff(both)\n")
+    return oracle.compiled(TENSORS + SCALARS + "d_both = rev_diff(both)\n")
 
 
 def test_compiled() -> None:
@@ -321,7 +322,7 @@ def test_out_arguments_of_tensor_functions() -> None:
 @pytest.mark.full
 def test_out_arguments_under_autograd() -> None:
     """To second order; what an argument held before moves nothing."""
-    module = loma.compile(WRITES)
+    module = oracle.compiled(WRITES)
 
     def run(x: torch.Tensor, k: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y, total = z * 1.0, torch.zeros((), dtype=torch.float64)

@@ -37,7 +37,7 @@ Check = Callable[[Any], None]
 def fuzz(request: pytest.FixtureRequest) -> Callable[..., None]:
     """``fuzz(check, examples, **options)``: checks programs that a Generator makes."""
     wanted = request.config.getoption("--fuzz-examples")
-    part = 1 if request.config.getoption("--full") else 2
+    part = 1 if request.config.getoption("--full") else 4
 
     def run(check: Check, examples: int, generator: Any = Generator, **options: bool) -> None:
         @hypothesis.settings(

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from sampled import one_in
 import torch
 from fuzz_recurrences import PLACES, SIZE, WIDTH, recurrence
 
@@ -71,7 +72,7 @@ def _check(seed: int) -> None:
     np.testing.assert_allclose(twice[0], second.numpy(), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", one_in(3, range(8)))
 def test_interpreted(seed: int) -> None:
     _check(seed)
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 from fuzz_tensors import Generator, Program
 
-PROGRAMS = 2
+PROGRAMS = 1  # with --full: 4
 
 
 def _made(rng: random.Random) -> Program:
@@ -88,8 +88,9 @@ def _check(made: Program, compiled: Any) -> None:
 
 def test_values_gradients_and_memory(request: pytest.FixtureRequest) -> None:
     wanted = request.config.getoption("--fuzz-examples")
+    count = 4 if request.config.getoption("--full") else PROGRAMS
     rng = random.Random() if wanted else random.Random(4)
-    programs = [_made(rng) for _ in range(wanted or PROGRAMS)]
+    programs = [_made(rng) for _ in range(wanted or count)]
     texts = [_numbered(made, k) for k, made in enumerate(programs)]
     compiled = oracle.Program(texts, derivatives=False)
     for k, made in enumerate(programs):

@@ -165,7 +165,7 @@ def failing() -> Program:
     return Program([FAILING], derivatives=False)
 
 
-@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("name", one_in(2, ERRORS))
 def test_messages_have_the_names_and_the_line_of_the_program(
     failing: Program, name: str, on_cpu: bool
 ) -> None:

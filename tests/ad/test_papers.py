@@ -14,11 +14,11 @@ BY_NAME = {case.name: case for case in (*PAPERS, *LAYERS)}
 
 @pytest.fixture(scope="module")
 def program(pytestconfig: pytest.Config) -> Program:
-    names = list(BY_NAME)[:: 1 if pytestconfig.getoption("--full") else 2]
+    names = list(BY_NAME)[:: 1 if pytestconfig.getoption("--full") else 3]
     return Program([BY_NAME[name].text for name in names], first=())
 
 
-@pytest.mark.parametrize("name", one_in(2, BY_NAME))
+@pytest.mark.parametrize("name", one_in(3, BY_NAME))
 def test_interpreted(program: Program, name: str) -> None:
     if name == "grid_sample" and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
         pytest.skip("this PyTorch has no second derivative of grid_sample")

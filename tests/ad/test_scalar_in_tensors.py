@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import oracle
 import pytest
+from sampled import one_in
 import torch
 from index_cases import Case
 from oracle import Program, check_case
@@ -92,12 +94,12 @@ def slopes(x : In[Tensor[N]]) -> Tensor[N]:
 def m(request: pytest.FixtureRequest) -> Iterator[loma.LomaModule]:
     """With variables where they are otherwise, and with all of them on the heap."""
     if request.param == "stack":
-        yield loma.compile(PROGRAM)
+        yield oracle.compiled(PROGRAM)
         return
     with pytest.MonkeyPatch.context() as patch:
         for limit in ("BY_VALUE", "LIMIT"):
             patch.setattr(f"loma.backends.torch.scalars.{limit}", 0)
-        yield loma.compile(f"{PROGRAM}# on the heap, in the cache, too\n")
+        yield oracle.compiled(f"{PROGRAM}# on the heap, in the cache, too\n")
 
 
 X = torch.tensor([0.5, -1.5, 2.0], dtype=torch.float64)
@@ -113,6 +115,7 @@ def test_values(m: loma.LomaModule) -> None:
         torch.testing.assert_close(rough, found.float())
 
 
+@pytest.mark.parametrize("m", one_in(2, ["stack", "heap"]), indirect=True)
 def test_derivatives_of_first_and_second_order(m: loma.LomaModule) -> None:
     x = X.clone().requires_grad_()
     w = torch.tensor([1.5, -0.5, 1.0], dtype=torch.float64, requires_grad=True)

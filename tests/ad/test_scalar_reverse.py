@@ -186,6 +186,7 @@ d_f = rev_diff(f)
 # ------------------------------------------------------------------------------------------ size
 
 
+@pytest.mark.full
 def test_a_thousand_statements() -> None:
     lines = [
         "def f(x : In[float], y : In[float]) -> float:",

@@ -175,7 +175,7 @@ def test_compiled_c(case: str, options: Options) -> None:
     text, args, _ = CASES[case]
     known = program(text)
     given = known.adjoint_arguments("f", args, random_floats(known.run("f", args).size, 4), 0.5)
-    c = CProgram(known.module, options)
+    c = CProgram(known.module, options, ("-O0",))
     types = known.outputs("d_f")
     np.testing.assert_allclose(
         known.flat(c.call("d_f", *given), types), known.run("d_f", given), rtol=1e-12

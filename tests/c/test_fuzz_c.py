@@ -16,7 +16,7 @@ from scalar_oracle import FIRST, Scalars
 
 from loma.backends.c import Options
 
-PROGRAMS = 8
+PROGRAMS = 4  # with --full: 16
 
 
 def random_program(seed: int) -> Program:
@@ -52,8 +52,9 @@ def test_values_and_derivatives(
     request: pytest.FixtureRequest, options: Options, level: str
 ) -> None:
     wanted = request.config.getoption("--fuzz-examples")
+    count = 16 if request.config.getoption("--full") else PROGRAMS
     first = random.randrange(2**40) if wanted else 0
-    programs = {seed: random_program(seed) for seed in range(first, first + (wanted or PROGRAMS))}
+    programs = {seed: random_program(seed) for seed in range(first, first + (wanted or count))}
     known = {
         seed: Scalars(program.text + FIRST, program.items or 1)
         for seed, program in programs.items()

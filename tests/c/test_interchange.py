@@ -9,8 +9,6 @@ import fresh
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from capsnet_loma import CapsNet, capsule_loss, layers, reference
 from capsnet_loma.profiling.cases import SMALL_NETWORK as SMALL
@@ -83,8 +81,12 @@ def test_inference_is_one_graph() -> None:
     assert (found.graph_count, found.graph_break_count) == (1, 0), found.break_reasons
 
 
+@pytest.mark.full
 @pytest.mark.cpu
 def test_compiled_training_computes_the_same_with_operators_of_loma() -> None:
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch._aot_autograd.utils import make_boxed_func
+
     graphs = []
 
     def recorded(graph: torch.fx.GraphModule, _: object) -> object:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sampled import one_in
 from c_host import OPTIONS, differentiated, merged
 from scalar_oracle import FIRST, Scalars
 from teaching_derivatives import DERIVATIVES
@@ -144,7 +145,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "options",
-    [pytest.param(OPTIONS[1], marks=pytest.mark.full), OPTIONS[2], OPTIONS[4]],
+    one_in(3, [OPTIONS[4], OPTIONS[1], OPTIONS[2]]),
     ids=lambda o: f"{o.real}-{o.arrays}",
 )
 def test_the_corpus_and_its_derivatives(folder: Path, options: Options) -> None:

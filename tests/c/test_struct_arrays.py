@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sampled import one_in
 import torch
 from c_host import OPTIONS, CProgram
 from scalar_oracle import FIRST, Scalars, check_derivatives, random_floats
@@ -222,11 +223,11 @@ def arguments(known: Scalars, args: list[Value]) -> dict[str, list[Value]]:
     }
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: f"{o.real}-{o.arrays}")
+@pytest.mark.parametrize("options", one_in(3, OPTIONS, 1), ids=lambda o: f"{o.real}-{o.arrays}")
 def test_compiled_c(options: Options) -> None:
     for case, (_, args, _) in CASES.items():
         known = checked(case)
-        program = CProgram(known.module, options)
+        program = CProgram(known.module, options, ("-O0",))
         tolerance = 1e-12 if options.real == "double" else 1e-5
         for name, values in arguments(known, args).items():
             types_ = known.outputs(name)
@@ -276,7 +277,7 @@ def taken(known: Scalars, value: Value, type_: Type) -> Value:
             return np.asarray(value).item()
 
 
-@pytest.mark.parametrize("lists", [False, True], ids=["arrays", "lists"])
+@pytest.mark.parametrize("lists", one_in(2, [True, False]), ids=["lists", "arrays"])
 def test_python_calls(lists: bool) -> None:
     """Lengths are those of what is passed; adjoints have the same."""
     for case, (_, args, _) in CASES.items():

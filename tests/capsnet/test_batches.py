@@ -281,6 +281,7 @@ def test_damaged_labels_are_raised_by_next(data: ImageSet) -> None:
         list(in_order(data, 3, 8))
 
 
+@pytest.mark.full
 def test_a_program_ends_while_batches_are_made() -> None:
     """The iterator is alive, in a global, when Python shuts down."""
     code = """

@@ -107,6 +107,7 @@ def test_built_in_digits(run: Path, network: reference.CapsNet) -> None:
     assert (json.loads(done.stdout)["images"], json.loads(done.stdout)["data"]) == (500, "digits")
 
 
+@pytest.mark.full
 def test_figures(run: Path, expected: Evaluation) -> None:
     other = run.parent / "other"
     other.mkdir()
@@ -126,6 +127,7 @@ def test_figures(run: Path, expected: Evaluation) -> None:
     assert sizes["perturbations"][1] > 5 * 7 * 29
 
 
+@pytest.mark.full
 def test_figures_of_one_digit(run: Path, tmp_path: Path) -> None:
     output = tmp_path / "pictures"
     done = _run(

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy
 import pytest
-import sklearn.datasets
 import torch
 
 from capsnet_loma.data import DataError, Dataset, load
@@ -40,6 +39,8 @@ def test_digits_are_split_by_class(digits: Dataset) -> None:
 
 
 def test_split_is_the_same_everywhere() -> None:
+    import sklearn.datasets
+
     train, test = split(sklearn.datasets.load_digits().target)
     assert sorted([*train, *test]) == list(range(1797))
     assert test[:10].tolist() == [6, 9, 10, 13, 17, 19, 26, 29, 32, 37]
@@ -51,6 +52,8 @@ def test_split_is_the_same_everywhere() -> None:
 
 
 def test_enlarged_digits_are_the_same_everywhere(digits: Dataset) -> None:
+    import sklearn.datasets
+
     source = sklearn.datasets.load_digits()
     images = enlarged(source.images.astype(numpy.uint8))
     assert (
@@ -65,6 +68,8 @@ def test_enlarged_digits_are_the_same_everywhere(digits: Dataset) -> None:
 
 def test_enlarged_digits_are_cubic_interpolations() -> None:
     """torch has the same kernel, for interpolation with antialiasing."""
+    import sklearn.datasets
+
     source = sklearn.datasets.load_digits().images
     margin = numpy.pad(source, ((0, 0), (4, 4), (4, 4)))  # 16x16, whose middle 28 of 40 are meant
     large = torch.nn.functional.interpolate(
@@ -85,6 +90,8 @@ def test_shifts_by_two_pixels_cut_nothing_off(digits: Dataset) -> None:
 
 
 def test_other_digits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sklearn.datasets
+
     changed = sklearn.datasets.load_digits()
     changed.target[5] = 4
     monkeypatch.setattr(sklearn.datasets, "load_digits", lambda: changed)

@@ -105,8 +105,9 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # ------------------------------------------------------------------------------------- equality
 
 
-def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
-    engines: tuple[Engine, ...] = ("loma", "pytorch")
+def test_two_processes_compute_what_one_does(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    full = pytestconfig.getoption("--full")
+    engines: tuple[Engine, ...] = ("loma", "pytorch") if full else ("loma",)
     code, _, errors = run(2, str(SCRIPTS / "shared_training.py"), str(tmp_path), *engines)
     assert code == 0, errors
     assert errors == ""  # nothing warns

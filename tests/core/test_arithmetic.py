@@ -11,6 +11,7 @@ import pytest
 import torch
 from oracle import Program
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*of two ints is a whole number")
 NAN, INF = math.nan, math.inf
 EXPECTED = math.tanh(0.5) * math.sin(0.25) + math.cos(0.25) * math.exp(0.5) - math.tan(0.5)
 

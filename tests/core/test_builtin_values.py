@@ -156,7 +156,9 @@ def module() -> Any:
     return differentiated(scalar_program())
 
 
-@pytest.mark.parametrize("backend", ["interpreter", "double", "float"])
+@pytest.mark.parametrize(
+    "backend", ["interpreter", "double", pytest.param("float", marks=pytest.mark.full)]
+)
 def test_scalar_functions(module: Any, backend: Literal["interpreter", "double", "float"]) -> None:
     dtype = torch.float32 if backend == "float" else torch.float64
     host: Any = Interpreter(module)

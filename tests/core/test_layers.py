@@ -6,6 +6,7 @@ And what no part may do: tell statements apart by where they lie in memory.
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -59,10 +60,15 @@ def _files() -> Iterator[Path]:
             yield from (Path(folder) / name for name in sorted(names) if name.endswith(".py"))
 
 
+@functools.cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text("utf-8"))
+
+
 def _imports(file: Path, modules: set[str]) -> set[str]:
     """The project's modules that a file imports, in functions and for types, too."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+    for node in ast.walk(_tree(file)):
         match node:
             case ast.ImportFrom(module=str(module), names=names):
                 for alias in names:
@@ -120,7 +126,7 @@ def _mentions_id(file: Path) -> bool:
     text = file.read_text("utf-8")
     if not re.search(r"\bid\b", text):  # few have the name at all
         return False
-    nodes = ast.walk(ast.parse(text))
+    nodes = ast.walk(_tree(file))
     return any(isinstance(node, ast.Name) and node.id == "id" for node in nodes)
 
 

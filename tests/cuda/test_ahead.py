@@ -71,8 +71,9 @@ def part(function: str) -> GeneratedSource:
 # -------------------------------------------------------------------------------- kernels, forms
 
 
-def test_every_kernel_of_a_program_is_found() -> None:
-    for name, text in tensor_programs()[::9]:
+def test_every_kernel_of_a_program_is_found(pytestconfig: pytest.Config) -> None:
+    every = 9 if pytestconfig.getoption("--full") else 27
+    for name, text in tensor_programs()[::every]:
         stage = pipeline.program(text, name, every=True)
         if not stage.tensor_functions:
             continue

@@ -295,6 +295,6 @@ FOLDERS = ("capsnet_loma", "loma/optim", "examples", "benchmarks")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.loma"))
 
 
-@pytest.mark.parametrize("path", one_in(8, FILES), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", one_in(16, FILES), ids=lambda path: path.stem)
 def test_programs_stay_well_formed(path: Path) -> None:
     moved(pipeline.program(path.read_text("utf-8"), str(path), every=True).module)

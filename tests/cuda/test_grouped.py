@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import oracle
 import pytest
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ def counted(p : In[IntTensor[N]], E : In[int]) -> IntTensor[E]:
 
 @pytest.fixture(scope="module")
 def module() -> Any:
-    return loma.compile(PROGRAM)
+    return oracle.compiled(PROGRAM)
 
 
 def numbers(*shape: int) -> Tensor:

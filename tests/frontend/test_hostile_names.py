@@ -116,7 +116,7 @@ def test_a_file_name_that_is_not_unicode(tmp_path: Path) -> None:
 
 def test_random_file_names(rng: random.Random, examples: int | None, tmp_path: Path) -> None:
     """Compiled from a file of any name, a program is the same."""
-    for k in range(examples or 12):
+    for k in range(examples or 5):
         path = tmp_path / str(k) / file_name(rng)
         path.parent.mkdir()
         try:
@@ -210,7 +210,7 @@ def test_functions_of_any_name_in_libraries(rng: random.Random, examples: int | 
     taken = {*BUILTINS, *keyword.kwlist, "range", "tuple"}
     known = sorted(name for name in names - taken if name.isidentifier())
     assert len(known) > 1000
-    chosen = known if examples else rng.sample(known, 300)
+    chosen = known if examples else rng.sample(known, 30)
     chosen = sorted({*chosen, *NAMES, *LINKER.split(), "sincosf", "GOMP_parallel"} - taken)
     text = "".join(
         f"def {name}({name} : In[int]) -> int:\n    return {name} + {k}\n"
@@ -248,7 +248,7 @@ def test_functions_called(name: str) -> None:
 
 def test_random_names_in_c(rng: random.Random, examples: int | None) -> None:
     """Functions, structs, members, arguments, variables and counters."""
-    made = list(programs(rng, min(examples or 30, len(NAMES) // 3), SCALAR_FUNCTION))
+    made = list(programs(rng, min(examples or 12, len(NAMES) // 3), SCALAR_FUNCTION))
     text = "".join(part for part, _ in made)
     _, lib = compat.compile(text)
     module = loma.compile(text)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sampled import diagonals
+from sampled import diagonals, one_in
 from c_host import CProgram
 from scalar_oracle import Scalars, check_adjoint, check_differences, random_floats
 
@@ -47,9 +47,7 @@ def checked(text: str, calls: Sequence[tuple[Sequence[Any], float | None]]) -> N
     assert again.functions == program.module.functions
 
 
-@pytest.mark.parametrize(
-    "count", [LONGEST_SUM, LONGEST_SUM + 1, 333, pytest.param(2500, marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize("count", one_in(4, [LONGEST_SUM + 1, LONGEST_SUM, 333, 2500]))
 def test_sums(count: int) -> None:
     """Of both signs, with one variable in all terms."""
     terms = [f"{'-+'[k % 3 == 0]} x * {k}.0" for k in range(count)]
@@ -101,7 +99,7 @@ def branches(count: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("count", "other"), diagonals(2, [LONGEST_CHAIN, LONGEST_CHAIN + 1, 300], [True, False])
+    ("count", "other"), diagonals(3, [LONGEST_CHAIN + 1, LONGEST_CHAIN, 300], [True, False])
 )
 def test_branches(count: int, other: bool) -> None:
     """In a loop, where another branch is taken each time; with and without an 'else'."""
@@ -127,6 +125,7 @@ def test_branches(count: int, other: bool) -> None:
     checked(text, calls)
 
 
+@pytest.mark.full
 def test_branches_inside_branches() -> None:
     """Both chains are long, and one branch of each is taken; names are those that are free."""
     inner = "".join(f"        {line}\n" for line in branches(150).splitlines())

@@ -7,6 +7,7 @@ import textwrap
 from typing import Any
 
 import pytest
+from sampled import one_in
 import torch
 from c_host import CProgram
 from index_cases import Case, Indices
@@ -64,7 +65,7 @@ def ways() -> list[Any]:
     return [Interpreter(module), CProgram(module)]
 
 
-@pytest.mark.parametrize("k", range(len(RANGES)))
+@pytest.mark.parametrize("k", one_in(2, range(len(RANGES))))
 def test_values_are_those_of_python(ways: list[Any], k: int) -> None:
     for a, b, s in itertools.product((-4, -1, 0, 1, 2, 9), repeat=3):
         if s == 0 and "s" in RANGES[k].replace("reversed", ""):

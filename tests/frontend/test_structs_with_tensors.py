@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import oracle
 import pytest
 import torch
 from click.testing import CliRunner
@@ -82,7 +83,7 @@ d_step = rev_diff(step)
 
 @pytest.fixture(scope="module")
 def module() -> Any:
-    return loma.compile(PROGRAM)
+    return oracle.compiled(PROGRAM)
 
 
 def _layer(module: Any, *shape: int) -> Any:

@@ -189,7 +189,7 @@ def program(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "command",
     [
-        "build FILE",
+        pytest.param("build FILE", marks=pytest.mark.full),
         pytest.param("show FILE", marks=pytest.mark.full),
         "show --stage kernels FILE f",
         pytest.param("show --saved FILE f", marks=pytest.mark.full),

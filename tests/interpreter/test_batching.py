@@ -84,7 +84,7 @@ def check(module: Module, name: str, args: Sequence[Any], where: tuple[int, ...]
     return True
 
 
-@pytest.mark.parametrize("point", one_in(2, POINTS), ids=lambda point: point.name)
+@pytest.mark.parametrize("point", one_in(4, POINTS), ids=lambda point: point.name)
 def test_samples_together_and_apart(point: Point) -> None:
     module = optimised(point.text)
     for where in sets(module, point.function, point.args):

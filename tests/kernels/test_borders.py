@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import oracle
 import pytest
 import torch
 import torch.nn.functional as F
 from oracle import Program, check
 from torch import Tensor
 
-import loma
 from loma import pipeline
 from loma.backends.registry import CPU
 from loma.backends.schedule.host_printer import print_lowered
@@ -82,7 +82,7 @@ def test_gradients(program: Program, across: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_what_is_left_out_is_not_there_beside_infinity(dtype: torch.dtype) -> None:
     """A padded read would make zero times infinity of it."""
-    function = loma.compile(DEPTHWISE).depthwise
+    function = oracle.compiled(DEPTHWISE).depthwise
     x, k = torch.ones(1, 1, 3, 20, dtype=dtype), torch.ones(1, 3, 3, dtype=dtype)
     k[0, 0] = torch.inf
     k[0, 1, 0] = torch.nan
@@ -103,7 +103,7 @@ def test_what_is_left_out_is_not_there_beside_infinity(dtype: torch.dtype) -> No
 
 
 def test_another_read_is_checked() -> None:
-    function = loma.compile(SHORTER).shorter
+    function = oracle.compiled(SHORTER).shorter
     x, w = torch.randn(40), torch.randn(3)
     z = torch.randn(40)
     expected = sum(F.pad((x * z)[p:], (0, p)) * w[p] for p in range(3))

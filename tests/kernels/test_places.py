@@ -108,6 +108,7 @@ def test_squares(program: Any, dtype: torch.dtype) -> None:
         assert torch.equal(program.numbers(x), x.t() + torch.arange(20)[:, None])
 
 
+@pytest.mark.full
 def test_gradients_through_squares(program: Any) -> None:
     x, z = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((18, 33), (33, 18)))
     assert torch.autograd.gradcheck(program.transposed, (x, z), fast_mode=True)

@@ -129,6 +129,7 @@ def test_windows(program: loma.LomaModule, dtype: torch.dtype) -> None:
         assert _close(program.windows(x, f), right), values
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("sizes", "dtype"), diagonals(4, SIZES, TOLERANCE), ids=str)
 def test_known_sizes(known: loma.LomaModule, sizes: tuple[int, int], dtype: torch.dtype) -> None:
     values, row = sizes

@@ -98,7 +98,7 @@ for t in range(M):
 @pytest.mark.parametrize(
     ("shape", "statement"),
     diagonals(
-        2,
+        4,
         [(3, 4), (1, 1), (0, 3), (2, 0)],
         [*(s for s, _ in SHORTER), *AS_THEY_ARE[:-2]],
     ),

@@ -115,7 +115,7 @@ def test_the_adjoint_of_a_weight_is_one_product() -> None:
 
 @pytest.mark.parametrize(
     ("case", "sizes"),
-    diagonals(2, [*LEAVING, *STAYING], [(3, 4, 2, 5), (1, 2, 1, 1)]),
+    diagonals(3, [*LEAVING, *STAYING], [(3, 4, 2, 5), (1, 2, 1, 1)]),
     ids=name_of,
 )
 def test_values_and_derivatives(case: tuple[object, ...], sizes: tuple[int, int, int, int]) -> None:

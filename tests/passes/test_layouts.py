@@ -102,7 +102,7 @@ def test_the_same_order(case: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize(
     ("case", "sizes"),
-    diagonals(2, [*CHANGED, *LEFT], [(3, 4, 2), (1, 1, 1), (0, 3, 1)]),
+    diagonals(4, [*CHANGED, *LEFT], [(3, 4, 2), (1, 1, 1), (0, 3, 1)]),
     ids=name_of,
 )
 def test_values_and_derivatives(case: tuple[str, ...], sizes: tuple[int, int, int]) -> None:

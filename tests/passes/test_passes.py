@@ -59,7 +59,7 @@ def changed(text: str, name: str, save: Save) -> Changed:
     return Changed(text, verified(PASSES[name]), save)
 
 
-@pytest.mark.parametrize("point", [*one_in(6, PROGRAMS), *LATER], ids=lambda p: p.name)
+@pytest.mark.parametrize("point", [*one_in(12, PROGRAMS), *LATER], ids=lambda p: p.name)
 def test_each_pass(point: Point) -> None:
     for name in PASSES:
         compare(point, changed(point.text, name, "auto"))
@@ -68,7 +68,7 @@ def test_each_pass(point: Point) -> None:
 @pytest.mark.parametrize(
     "point",
     [
-        *one_in(6, [*PROGRAMS, *OPERATOR_POINTS], 2),
+        *one_in(12, [*PROGRAMS, *OPERATOR_POINTS], 2),
         *(pytest.param(point, marks=pytest.mark.full) for point in LAYER_POINTS),
     ],
     ids=lambda p: p.name,
@@ -106,7 +106,7 @@ def sized(text: str) -> Changed:
     return _SizedProgram(text, passes.canonical_form)
 
 
-@pytest.mark.parametrize("point", [*one_in(6, PROGRAMS, 4), *LATER], ids=lambda p: p.name)
+@pytest.mark.parametrize("point", [*one_in(12, PROGRAMS, 5), *LATER], ids=lambda p: p.name)
 def test_known_sizes(point: Point) -> None:
     compare(point, sized(point.text))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sampled import diagonals, name_of
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 from test_loops import program
@@ -117,8 +118,9 @@ def test_loops_that_stay(case: tuple[str, str]) -> None:
     assert apart(parse(text)) == parse(text)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 5])
-@pytest.mark.parametrize("case", [*CASES, *STAY], ids=lambda case: case[0])
+@pytest.mark.parametrize(
+    ("case", "count"), diagonals(3, [*CASES, *STAY], [0, 1, 2, 5]), ids=name_of
+)
 def test_values_and_derivatives(case: tuple[object, ...], count: int) -> None:
     name, body, *_ = case
     text = with_derivative(program(X, "N, M", str(body)))

@@ -151,7 +151,7 @@ def test_which_values_get_one_name(case: tuple[str, str, bool]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "case"), diagonals(2, [(3, 2), (2, 2), (0, 2), (2, 0)], CASES), ids=name_of
+    ("shape", "case"), diagonals(4, [(3, 2), (2, 2), (0, 2), (2, 0)], CASES), ids=name_of
 )
 def test_values_and_derivatives(case: tuple[str, str, bool], shape: tuple[int, int]) -> None:
     name, body, _ = case

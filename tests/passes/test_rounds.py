@@ -139,7 +139,7 @@ def test_what_the_last_round_leaves_out(case: tuple[str, str, str | None]) -> No
         assert print_function(new.function("f")).count(f"if {condition}:") == 1
 
 
-@pytest.mark.parametrize(("n", "case"), diagonals(2, [3, 0, 1], CASES), ids=name_of)
+@pytest.mark.parametrize(("n", "case"), diagonals(6, [3, 0, 1], CASES), ids=name_of)
 def test_values_and_derivatives(case: tuple[str, str, str | None], n: int) -> None:
     name, body, _ = case
     text = with_derivative(program(X, "N", HEAD + body))

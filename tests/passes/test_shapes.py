@@ -129,7 +129,7 @@ def test_what_stays_apart(case: Case) -> None:
     assert made_of_locals(program(params, result, body))
 
 
-@pytest.mark.parametrize(("rows", "case"), diagonals(2, [2, 1, 0], [*ONE, *APART]), ids=name_of)
+@pytest.mark.parametrize(("rows", "case"), diagonals(4, [2, 1, 0], [*ONE, *APART]), ids=name_of)
 def test_values_and_derivatives(case: Case, rows: int) -> None:
     name, params, result, body, (first, *others) = case
     generator = torch.Generator().manual_seed(2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from sampled import diagonals, name_of
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 
@@ -56,8 +57,7 @@ def test_what_is_computed(case: tuple[str, str, str, str]) -> None:
     assert case[3] in shown(text(*case[1:3]))
 
 
-@pytest.mark.parametrize("n", [2, 0])
-@pytest.mark.parametrize("case", [*CUT, *LEFT], ids=lambda case: case[0])
+@pytest.mark.parametrize(("case", "n"), diagonals(4, [*CUT, *LEFT], [2, 0]), ids=name_of)
 def test_values_and_derivatives(case: tuple[str, ...], n: int) -> None:
     source = with_derivative(text(*case[1:3]))
     generator = torch.Generator().manual_seed(3)

@@ -131,9 +131,10 @@ def run(program: str, name: str, seeds: int) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("plain")
-def test_programs_of_this_folder() -> None:
+def test_programs_of_this_folder(pytestconfig: pytest.Config) -> None:
+    tries = 2 if pytestconfig.getoption("--full") else 1
     for name, program in SCHEDULE_CASES.items():
-        for way, count in run(program, name, 2).items():
+        for way, count in run(program, name, tries).items():
             TAKEN[way] += count
     assert all(TAKEN[way] for way in ("split", "reorder", "unroll", "vectorise", "bind")), TAKEN
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sampled import one_in
 from conftest import ROOT
 from pages import BLOCK, programs
 from serial_c_host import SerialC, arguments
@@ -118,7 +119,7 @@ def program(name: str) -> str:
     return derived + (f"dd_{name} = rev_diff(d_{name})\n" if name in TWICE else "")
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", one_in(3, PROGRAMS))
 def test_trees_as_serial_c_compute_what_the_interpreter_does(name: str) -> None:
     module = pipeline.program(program(name)).module
     interpreter, compiled = Interpreter(module), SerialC(module)

@@ -33,7 +33,7 @@ def _suitable(param: Param, arg: Any) -> Any:
     return abs(arg) if param.name == "v" and param.mode == "Out" else arg  # a mean of squares
 
 
-@pytest.mark.parametrize("file", one_in(4, FILES, 1), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", one_in(8, FILES, 1), ids=lambda file: file.stem)
 def test_spellings_agree(file: Path, pytestconfig: pytest.Config) -> None:
     text = file.read_text(encoding="utf-8")
     functions = [f for f in parse(text).functions if not f.name.startswith("_")]

@@ -46,7 +46,7 @@ def _known(name: str, text: str) -> Mapping[str, Any]:
     return {param.name: value for param, value in zip(params, values, strict=True)}
 
 
-@pytest.mark.parametrize("name", one_in(2, SCHEDULE_CASES))
+@pytest.mark.parametrize("name", one_in(3, SCHEDULE_CASES))
 def test_programs_of_this_folder(name: str) -> None:
     assert all(run_program(SCHEDULE_CASES[name], name, tries=3).values())
 
@@ -56,7 +56,7 @@ def test_index_statements(case: Any) -> None:
     assert all(run_program(case.text, case.name, _known(case.name, case.text), 1).values())
 
 
-@pytest.mark.parametrize("name", one_in(2, SCHEDULE_CASES, 1))
+@pytest.mark.parametrize("name", one_in(3, SCHEDULE_CASES, 1))
 def test_programs_of_this_folder_for_gpus(name: str) -> None:
     assert all(run_program(SCHEDULE_CASES[name], name, tries=3, device=registry.CUDA).values())
 

@@ -7,8 +7,9 @@ adjoint at the end.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,30 @@ Tensors = tuple[torch.Tensor, ...]
 STEP = 1e-6
 
 
+@contextlib.contextmanager
+def doubles_first() -> Iterator[None]:
+    """Of the default dtype is what is compiled with a module; another's kernels come behind it."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def compiled(source: Any, **options: Any) -> loma.LomaModule:
+    """``loma.compile`` for tests whose tensors are doubles."""
+    with doubles_first():
+        return loma.compile(source, **options)
+
+
 class Program:
     """Texts, each ending in the function under test, with ``d_f = rev_diff(f)`` for each of these
     and ``dd_f = rev_diff(d_f)``.
 
     The interpreter has them all. What is compiled is, beside what autograd runs, ``d_f`` of those
     in ``first`` (None: of all) and ``dd_f`` of those in ``second``, which are in ``first``, too.
-    Several texts are compiled as two modules, at the same time.
+    Several texts are compiled as two modules, at the same time; with ``compiles`` (None: all) only
+    those whose functions are in it.
     """
 
     def __init__(
@@ -43,8 +61,10 @@ class Program:
         *,
         first: Collection[str] | None = None,
         derivatives: bool = True,
+        compiles: Collection[str] | None = None,
     ) -> None:
         self.second = frozenset(second)
+        self.compiles = frozenset(map(entry, texts) if compiles is None else compiles)
         if not derivatives:
             self.first: frozenset[str] = frozenset()
             self.parts = list(texts)
@@ -52,10 +72,11 @@ class Program:
             return
         names = [entry(text) for text in texts]
         self.first = frozenset(names if first is None else [*first, *second])
-        halves = (texts[0::2], texts[1::2])
+        own = [text for text in texts if entry(text) in self.compiles]
+        halves = (own[0::2], own[1::2])
         self.parts = ["\n".join(map(self._with_derivatives, half)) for half in halves if half]
         wanted = [line for name in names for line in (_request("", name), _request("d", name))]
-        self.text = "\n".join(self.parts)
+        self.text = "\n".join(map(self._with_derivatives, texts))
         self.all_text = "\n".join([self.text, *(line for line in wanted if line not in self.text)])
 
     def _with_derivatives(self, text: str) -> str:
@@ -71,11 +92,8 @@ class Program:
 
     @functools.cached_property
     def _modules(self) -> list[Any]:
-        torch.set_default_dtype(torch.float64)  # which is compiled first, and called
-        try:
+        with doubles_first():
             return loma.compile_many(self.parts)
-        finally:
-            torch.set_default_dtype(torch.float32)
 
     def compiled(self, name: str) -> Any:
         """The function that libtorch runs, of members where the program has structs."""
@@ -360,6 +378,7 @@ def check(
         twice = program.second_adjoint(name, args, weights, along)
         for k, (value, right) in enumerate(zip(twice, again, strict=True)):
             close(value, right, tolerance, f"interpreter, second derivative {k}")
+    libtorch = libtorch and name in program.compiles
     if libtorch:
         _check_compiled(program, name, args, reference, tolerance)
     if libtorch and name in program.second:

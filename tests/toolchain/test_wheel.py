@@ -100,6 +100,7 @@ def test_the_wheel_has_the_files_of_the_checkout(archives: tuple[Path, Path]) ->
     assert all(data == (ROOT / name).read_bytes() for name, data in contents.items())
 
 
+@pytest.mark.full
 def test_the_source_archive_makes_the_same_wheel(
     archives: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -223,6 +223,7 @@ def test_a_fused_loop_is_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert flops == 3 * 4 * 6 * 8 + 3 * 4 * 6
 
 
+@pytest.mark.full
 @pytest.mark.cpu
 def test_times_are_exclusive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOMA_OPT", "0")  # no inlining
@@ -303,6 +304,7 @@ def test_explain_prints_a_row_for_each_statement(
     assert "a large copy moves" in output
 
 
+@pytest.mark.full
 @pytest.mark.cpu
 def test_explain_as_json_with_the_backward_part(squash_file: str) -> None:
     code, output = run("--explain", "--backward", "--json", "--dtype", "float64", squash_file,

@@ -148,6 +148,7 @@ def test_a_script_measures(tmp_path: Path) -> None:
         assert set(row["groups"]) == PEERS
 
 
+@pytest.mark.full
 def test_an_unknown_case_is_refused() -> None:
     command = [sys.executable, str(FOLDER / "capsules.py"), "--case", "nothing"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)

@@ -203,6 +203,7 @@ def test_check_passes(run: Run, program: Path) -> None:
     assert "c: 1 elements" in result.output
 
 
+@pytest.mark.full
 def test_check_of_a_derivative_checks_second_derivatives(run: Run, program: Path) -> None:
     result = run("check", program, "d_scale")
     assert result.exit_code == 0, result.output

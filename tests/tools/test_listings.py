@@ -117,6 +117,7 @@ def test_html_has_the_source_beside_the_adjoint(
     assert ("<span" in text.scale.adjoint()._repr_html_()) == found
 
 
+@pytest.mark.full
 def test_functions_still_work_with_torch_compile(text: loma.LomaModule) -> None:
     x, w = torch.ones(2, 3), torch.ones(3)
     compiled: Callable[..., torch.Tensor] = torch.compile(

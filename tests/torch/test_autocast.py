@@ -137,6 +137,7 @@ def test_a_function_of_float32_only_gets_float32(program: loma.LomaModule) -> No
         program.single(narrow, 0.1)
 
 
+@pytest.mark.full
 def test_explicit_derivatives(
     program: loma.LomaModule, mixed: tuple[Tensor, Tensor, Tensor]
 ) -> None:

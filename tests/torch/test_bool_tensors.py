@@ -159,7 +159,10 @@ VALUES: list[tuple[str, tuple[Any, ...], Callable[..., Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "args", "reference"), VALUES)
+@pytest.mark.parametrize(
+    ("name", "args", "reference"),
+    [pytest.param(*v, marks=pytest.mark.full if k % 2 else ()) for k, v in enumerate(VALUES)],
+)
 def test_values(
     program: Program, name: str, args: tuple[Any, ...], reference: Callable[..., Any]
 ) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loma import errors
@@ -54,6 +54,7 @@ def test_dangerous_names_are_changed(name: str) -> None:
     assert not keyword.iskeyword(changed)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.from_regex(r"[a-zA-Z_éπ][a-zA-Z_é0-9π]{0,8}", fullmatch=True), unique=True))
 def test_different_names_stay_different(names: list[str]) -> None:
     assert len({cpp_name(name) for name in names}) == len(names)

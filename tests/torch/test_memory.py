@@ -347,6 +347,7 @@ def test_without_the_pool() -> None:
     assert run(code, LOMA_OPT="-pool") == "0 0 0 0"
 
 
+@pytest.mark.full
 def test_the_limit_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     code = """
         m = loma.compile(PROGRAM)

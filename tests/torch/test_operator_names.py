@@ -139,6 +139,7 @@ def second(x : In[Tensor[N]], k : In[IntTensor[N]]) -> Tensor[N]:
         assert g.tolist() == [2.0, 0.0]
 
 
+@pytest.mark.full
 def test_derivatives_of_derivatives_have_names_of_their_own() -> None:
     for text, factor in ((DOUBLE, 2.0), (TRIPLE, 3.0)):
         m = loma.compile(text)

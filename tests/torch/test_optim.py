@@ -14,6 +14,7 @@ from typing import Any
 
 import fresh
 import pytest
+from sampled import diagonals
 import torch
 from torch import Tensor, nn
 
@@ -161,8 +162,9 @@ def test_capturable_state_goes_both_ways() -> None:
 # ------------------------------------------------------------------------- the same as torch.optim
 
 
-@every_setting
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("setting", "dtype"), diagonals(2, SETTINGS, [torch.float32, torch.float64]), ids=str
+)
 def test_a_hundred_steps_are_torchs_within_rounding(setting: str, dtype: torch.dtype) -> None:
     ours, theirs = parameters(dtype), parameters(dtype)
     change = take_steps(make(setting, ours), ours, STEPS)

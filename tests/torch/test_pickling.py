@@ -226,6 +226,7 @@ def test_another_process_loads_it_that_imports_torch_last(
     assert done.stdout.strip() == "[3.0, 3.0]"
 
 
+@pytest.mark.full
 def test_spawned_workers_of_a_data_loader(m: loma.LomaModule) -> None:
     loader = DataLoader(
         Rows(m.scaled), batch_size=2, num_workers=1, multiprocessing_context="spawn"

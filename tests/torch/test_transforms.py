@@ -137,6 +137,7 @@ def test_unbatched_arguments_and_other_dimensions(program: loma.LomaModule) -> N
     torch.testing.assert_close(named, one_by_one(lambda x: scale(x, V, A, 1), 0, X))
 
 
+@pytest.mark.full
 def test_nested(program: loma.LomaModule) -> None:
     def table(f: Callable[..., Tensor]) -> Tensor:
         one = vmap(lambda x, w: f(x, w, A, 2), (None, 0))
@@ -145,6 +146,7 @@ def test_nested(program: loma.LomaModule) -> None:
     torch.testing.assert_close(table(program.scale), table(scale))
 
 
+@pytest.mark.full
 def test_gathers_and_several_results(program: loma.LomaModule) -> None:
     table = torch.randn(3, 2)
     check_vmap(program.picked, (None, 0), table, IDS)
@@ -264,7 +266,8 @@ COMPOSED: dict[str, Callable[[Callable[..., Tensor]], Any]] = {
     "jacfwd of jacfwd": lambda f: jacfwd(jacfwd(lambda x: f(x, W, torch.tensor(A))))(V),
     "samples' hessians": lambda f: vmap(hessian(lambda x: f(x, W, torch.tensor(A)).sum()))(X),
 }
-EXPENSIVE = ("jacrev of jacrev", "jacfwd of jacfwd", "samples' hessians", "vjp of jvp")
+EXPENSIVE = ("jacrev of jacrev", "jacfwd of jacfwd", "samples' hessians", "vjp of jvp",
+             "gradient over samples", "hessian")  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -313,6 +316,7 @@ def test_compiled_graphs(program: loma.LomaModule) -> None:
     torch.testing.assert_close(found, gradients(X))
 
 
+@pytest.mark.full
 def test_gradient_of_a_tangent_beside_a_derivative_of_ones_own(program: loma.LomaModule) -> None:
     """That derivative is not one of what computes the tangent."""
     x, v = torch.rand(4), torch.rand(4)

@@ -82,6 +82,7 @@ def test_linearize(program: loma.LomaModule) -> None:
         check(program, both)
 
 
+@pytest.mark.full
 @pytest.mark.cpu
 def test_threads(program: loma.LomaModule) -> None:
     """What several threads need first, each at the same time: one makes it, all are right. (Forward

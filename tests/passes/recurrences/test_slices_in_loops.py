@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from sampled import diagonals, name_of
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 
@@ -91,8 +92,9 @@ def test_what_may_lie_outside(case: tuple[str, str]) -> None:
     assert "slice" in shown(case[1])
 
 
-@pytest.mark.parametrize("case", [*READ, *LEFT], ids=lambda case: case[0])
-@pytest.mark.parametrize("shape", [(3, 4), (3, 1), (0, 3)])
+@pytest.mark.parametrize(
+    ("shape", "case"), diagonals(3, [(3, 4), (3, 1), (0, 3)], [*READ, *LEFT]), ids=name_of
+)
 def test_values_and_derivatives(case: tuple[str, ...], shape: tuple[int, int]) -> None:
     whole = with_derivative(text(case[1]))
     x = torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
