@@ -160,6 +160,10 @@ class Scope:
             case Builtin(name, args) if name in _ARITY:
                 self.require(len(args) == _ARITY[name], f"'{name}' of {len(args)} arguments")
                 self.ints(*args)
+                if name in (ir.GROUPS, ir.SEVERAL):
+                    team = self.tree.team if isinstance(self.tree, Parallel) else None
+                    several = team is not None and team.several is not None
+                    self.require(several, "several values of an axis of which a thread has one")
                 if name in _NOTES:
                     self.check(args[2])
             case Builtin(name, args):
