@@ -19,6 +19,8 @@ from loma.runtime_errors import Kind
 _ALLOCATING = {"allocate", "grown", "release"}
 # Helpers that are other ones on a device: backends/cuda/device/items.h.
 _OF_HOSTS = {"openmp", "error", "memory", "fail", *_ALLOCATING}
+# Helpers that NVRTC would need minutes for, were they at each place that calls them.
+_LONG = {"digamma", "polygamma"}
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
@@ -107,6 +109,8 @@ def _helpers(context: ModuleContext) -> str:
         name, *needs = head.split()
         if name in context.helpers and not (context.options.device and name in _OF_HOSTS):
             context.helpers.update(needs)
+            if context.options.device and name in _LONG:
+                body = body.replace("static inline", "static __noinline__")
             found.append(body.strip("\n"))
     real = context.options.real
     return environment(TEMPLATES).from_string("\n\n".join(reversed(found))).render(

@@ -23,6 +23,7 @@ from loma.core.ir import Declare, FloatType, Function, IntType, StackType, is_te
 from loma.core.printer import print_head, print_type
 from loma.core.walk import statements
 
+_LONG = 40  # lines of a function of a device that stands apart: NVRTC takes long for long functions
 _NOINLINE = "__attribute__((noinline)) "
 
 
@@ -133,7 +134,8 @@ class _FunctionText:
         params, item = self._params(pointers=False), context.item
         arguments = [context.name(param.name) for param in self.function.params]
         if not self.function.simd:
-            self._define(f"static inline {self.result} {self.symbol}", params, body)
+            kind = "inline" if len(body) <= _LONG else "__noinline__"
+            self._define(f"static {kind} {self.result} {self.symbol}", params, body)
             return
         self._define(f"static inline void {self.symbol}", [*params, f"int {item}"], body)
         name = module.kernels[self.function.name] = context.fresh_in_file(

@@ -7,7 +7,8 @@
 #include "parts.h"
 #include "std.h"
 
-#define LOMA_INLINE __attribute__((unused)) static inline
+#define LOMA_INLINE [[maybe_unused]] static inline
+#define LOMA_APART [[maybe_unused]] static __noinline__
 
 #ifndef NULL
 #define NULL nullptr
@@ -34,7 +35,8 @@ LOMA_INLINE loma_block*& loma_blocks() {
   return blocks_[threadIdx.x];
 }
 
-LOMA_INLINE void loma_release(void* data) {
+// Not at each place that calls it: a derivative's text has many, and NVRTC would take minutes.
+LOMA_APART void loma_release(void* data) {
   if (data == nullptr) return;
   loma_block* const block = static_cast<loma_block*>(data) - 1;
   (block->previous != nullptr ? block->previous->next : loma_blocks()) = block->next;
@@ -66,7 +68,7 @@ struct loma_memory {
 
 constexpr int loma_full_stack = 4, loma_no_memory = 6;  // kinds of loma.runtime_errors
 
-LOMA_INLINE loma_memory loma_new(size_t bytes, const char* function, int line) {
+LOMA_APART loma_memory loma_new(size_t bytes, const char* function, int line) {
   auto* const block = static_cast<loma_block*>(malloc(sizeof(loma_block) + bytes));
   if (block == nullptr) loma_fail(loma_no_memory, function, line, 0, 0);
   block->previous = nullptr;
@@ -77,16 +79,15 @@ LOMA_INLINE loma_memory loma_new(size_t bytes, const char* function, int line) {
 }
 
 // Memory for so many elements, all zero.
-LOMA_INLINE loma_memory loma_allocate(size_t count, size_t size, const char* function, int line) {
+LOMA_APART loma_memory loma_allocate(size_t count, size_t size, const char* function, int line) {
   const loma_memory made = loma_new(count * size, function, line);
   memset(made.data, 0, count * size);
   return made;
 }
 
-// The memory of a stack, larger where it was full.
-LOMA_INLINE loma_memory loma_grown(void* data, int used, int* room, int limit, size_t size,
+// The memory of a stack that is full, larger.
+LOMA_APART loma_memory loma_larger(void* data, int used, int* room, int limit, size_t size,
                                    const char* function, int line) {
-  if (used < *room) return {data};
   if (used == limit) loma_fail(loma_full_stack, function, line, limit, 0);
   int wanted = *room < 8 ? 16 : *room > INT_MAX / 2 ? INT_MAX : *room * 2;
   if (wanted > limit) wanted = limit;
@@ -96,9 +97,15 @@ LOMA_INLINE loma_memory loma_grown(void* data, int used, int* room, int limit, s
   *room = wanted;
   return larger;
 }
+
+LOMA_INLINE loma_memory loma_grown(void* data, int used, int* room, int limit, size_t size,
+                                   const char* function, int line) {
+  if (used < *room) return {data};
+  return loma_larger(data, used, room, limit, size, function, line);
+}
 #endif
 
-LOMA_INLINE void loma_move(void* to, const void* from, size_t bytes) {
+LOMA_APART void loma_move(void* to, const void* from, size_t bytes) {
   auto* const target = static_cast<char*>(to);
   const auto* const source = static_cast<const char*>(from);
   if (target <= source) {
