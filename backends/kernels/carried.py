@@ -23,7 +23,7 @@ from loma.backends.kernels.sharing import (
 )  # fmt: skip
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT, INT, Axis, Expr, If, Index, IndexAssign, Reduce, Stmt, TensorType, Var, replace,
+    FLOAT, INT, Axis, Declare, Expr, If, Index, IndexAssign, Reduce, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import mentioned_names, variable_names
@@ -74,7 +74,7 @@ class _Item:
 
 
 def _items(block: tuple[Stmt, ...], start: int) -> Iterator[_Item]:
-    """From that position on, all under conditions or none."""
+    """From that position on, all under conditions, declarations aside, or none."""
     if not isinstance(block[start], If):
         yield _Item(block[start:])
         return
@@ -86,6 +86,8 @@ def _items(block: tuple[Stmt, ...], start: int) -> Iterator[_Item]:
                     return
                 changed |= written(body)
                 yield _Item(body, condition)
+            case Declare(_, None):
+                yield _Item((stmt,))
             case _:
                 return
 

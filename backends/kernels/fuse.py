@@ -227,12 +227,12 @@ class _Kernels:
         found = with_sums(block, position, self.carries, self.names)
         if found is None:
             return None
-        source, items = block[position : found.end], (found.kernel, *found.behind)
-        if found.wanted:  # what branches declare is theirs
-            items = (*found.before, *items)
-        outside = () if found.wanted else found.before
+        source = block[position : found.end]
+        outside = tuple(stmt for stmt in found.before if stmt in source)
+        inside = (stmt for stmt in found.before if stmt not in source)  # of branches
         source = tuple(stmt for stmt in source if stmt not in outside)
         otherwise = self.block(source, carries=False)
+        items = (*inside, found.kernel, *found.behind)
         step = Carrying(found.kernel, items, found.wanted, otherwise, source)
         return (*outside, step), found.end
 

@@ -36,6 +36,9 @@ def heads(x : In[Tensor[N, H, D]], w : In[Tensor[H, D]], g : In[Tensor[D, H]]) -
     y[n, h, d] = x[n, h, d] * tanh(w[h, d] + g[d, h]) / s[n]
     return y
 
+def weight_first(x : In[Tensor[N, D]], w : In[Tensor[D]]) -> Tensor[N, D]:
+    return w * x / sqrt(0.5 + sum(x ** 2, [1], keepdim=True) / D)
+
 def both(x : In[Tensor[N, D]], y : Out[Tensor[N, D]], total : Out[Tensor[D]]):
     s : Tensor[N]
     s[n] = sum(x[n, d] * x[n, d] for d in D)
@@ -74,6 +77,11 @@ def test_norm(module: Any, sizes: tuple[int, int], wanted: str) -> None:
 @pytest.mark.parametrize("sizes", SIZES)
 def test_scaled(module: Any, sizes: tuple[int, int]) -> None:
     rows, columns = sizes
+    _compare(
+        module.weight_first,
+        lambda x, w: x * w / (x.square().mean(-1, keepdim=True) + 0.5).sqrt(),
+        numbers((rows, columns), (columns,)),
+    )
     _compare(
         module.scaled,
         lambda x, w: x * w / (x.square().mean(-1, keepdim=True) + 0.5).sqrt(),
@@ -117,8 +125,8 @@ def _compare(
 
 @pytest.mark.cpu
 def test_text() -> None:
-    program = f"{PROGRAM}\nd_norm = rev_diff(norm)\nd_scaled = rev_diff(scaled)\n"
-    for name in ("norm", "scaled", "heads"):
+    program = f"{PROGRAM}\nd_norm = rev_diff(norm)\n"
+    for name in ("norm", "scaled", "heads", "weight_first"):
         shown = pipeline.stage_text(program, "schedule", f"{name}__backward", device="cuda")
         assert "behind the last one of a team:" in shown, name
     shown = pipeline.stage_text(program, "kernels", "norm__backward", device="cuda")
