@@ -437,7 +437,7 @@ def _compile_generated(
 
 
 def _compile_file(
-    toolchain: Toolchain, source: Path, made: Path, prelude: str, flags: Iterable[str] = ()
+    toolchain: Toolchain, source: Path, made: Path, prelude: str, flags: Iterable[str]
 ) -> Path:
     """``prelude``: the header that the file begins with."""
     # Programs' headers come first: one may be named as one of the runtime's, which find each other

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from loma import errors
 from loma.core.ir import Derivative
-from loma.core.packing import Packing, Packings, Slot, forward_packing, reverse_packing
+from loma.core.packing import Packing, Packings, Slot
 from loma.errors.spans import Span
+from loma.frontend.packings import forward_packing, reverse_packing
 from loma.frontend.scope import Program, span_of, span_of_def
 from loma.frontend.structs import member_annotations
 from loma.frontend.syntax.python_syntax import elts

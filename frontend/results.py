@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from loma import errors
 from loma.core.axes import standalone
 from loma.core.builder import show_type
-from loma.core.ir import Call, Expr, Function, IndexAssign, Op, Return, Stmt, TensorType, Type, Var
-from loma.core.sizes import size_variables
+from loma.core.ir import Call, Expr, Function, IndexAssign, Op, Return, Stmt, Var
+from loma.core.sizes import dims_in, size_variables
 from loma.core.walk import expressions, statements, variables, walk
 
 
@@ -25,7 +25,7 @@ def check_results(header: Function, body: tuple[Stmt, ...]) -> None:
         return
     own = set(size_variables(header))
     for value, type_ in zip(returned.values, header.results, strict=True):
-        for k, (wanted, found) in enumerate(zip(_dims(type_), _dims(value.type), strict=False)):
+        for k, (wanted, found) in enumerate(zip(dims_in(type_), dims_in(value.type), strict=False)):
             if not (isinstance(wanted, Var) and isinstance(found, Var)):
                 continue
             both = {wanted.name, found.name}
@@ -41,10 +41,6 @@ def check_results(header: Function, body: tuple[Stmt, ...]) -> None:
                 f"that has the size {wanted.name} there",
                 related=((header.span, f"{show_type(type_)} is declared here"),),
             )
-
-
-def _dims(type_: Type) -> tuple[Expr, ...]:
-    return type_.dims or () if isinstance(type_, TensorType) else ()
 
 
 def _related(body: tuple[Stmt, ...], own: set[str]) -> list[set[str]]:
@@ -81,6 +77,6 @@ def _sizes(exprs: tuple[Expr, ...]) -> set[str]:
         name
         for expr in exprs
         for node in walk(expr)
-        for dim in _dims(node.type)
+        for dim in dims_in(node.type)
         for name in variables(dim)
     }

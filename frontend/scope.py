@@ -18,7 +18,7 @@ from loma.core.ir import (
 from loma.core.layout import Layout
 from loma.core.names import Names
 from loma.core.ops import divisor
-from loma.core.sizes import is_arithmetic
+from loma.core.sizes import dims_in, is_arithmetic
 from loma.core.walk import free_variables, walk
 from loma.errors.spans import Span
 from loma.frontend import counter_names, foreign
@@ -253,9 +253,9 @@ class Scope:
 
     def _declarable(self, type_: Type) -> bool:
         """Whether a tensor's sizes are known when the function is called."""
-        dims = type_.dims or () if isinstance(type_, TensorType) else ()
         return all(
-            is_arithmetic(dim) and all(map(self.is_size, free_variables(dim))) for dim in dims
+            is_arithmetic(dim) and all(map(self.is_size, free_variables(dim)))
+            for dim in dims_in(type_)
         )
 
     def named(self, node: ast.expr) -> Symbol | None:

@@ -211,10 +211,9 @@ def function_scope(node: ast.FunctionDef, program: Program) -> Scope:
     scope.reassigned = _reassigned(node, program)
     scope.names.take(*identifiers(node))
     for type_ in (*(p.type for p in header.params), *header.results):
-        if isinstance(type_, TensorType):
-            for dim in type_.dims or ():
-                for name in variables(dim):
-                    types.size_value(scope, scope.symbols[name], dim.span)
+        for dim in sizes.dims_in(type_):
+            for name in variables(dim):
+                types.size_value(scope, scope.symbols[name], dim.span)
     return scope
 
 

@@ -269,11 +269,10 @@ def _size(node: ast.expr, size_of: SizeOf) -> Expr:
 
 def check_sizes(type_: Type, span: Span) -> None:
     """Refuses a constant size below zero."""
-    if isinstance(type_, TensorType):
-        for dim in type_.dims or ():
-            value = sizes.constant(dim)
-            if value is not None and value < 0:
-                raise errors.UnknownType(f"a size cannot be {value}", span)
+    for dim in sizes.dims_in(type_):
+        value = sizes.constant(dim)
+        if value is not None and value < 0:
+            raise errors.UnknownType(f"a size cannot be {value}", span)
 
 
 def size_in_scope(scope: Scope) -> SizeOf:
@@ -340,9 +339,7 @@ def fixed_sizes(scope: Scope, expr: Expr) -> Expr:
 
 def check_declarable(scope: Scope, name: str, type_: Type, span: Span) -> None:
     """Refuses a variable whose inferred sizes are not known when the function is called."""
-    if not isinstance(type_, TensorType):
-        return
-    for dim in type_.dims or ():
+    for dim in sizes.dims_in(type_):
         if not sizes.is_arithmetic(dim):
             raise errors.UnknownSizeVariable(
                 f"a size of '{name}' is '{print_expr(dim)}', and sizes are made with "

@@ -7,6 +7,8 @@ kernels themselves, which it has as text, when they are first launched
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -42,6 +44,46 @@ def attach(native: ModuleType) -> None:
     specialises = "specialise" in config.optimisations()
     known = config.specialisations() if specialises else 0
     native.set_image_hooks(images.image, images.later, known)
+
+
+_ALLOCATING_BLOCKS = 256
+# Of it nothing is ever called.
+_HOST = "def host(x : In[Tensor[N]]) -> Tensor[N]:\n    return x\n"
+
+
+@functools.cache
+def host() -> ModuleType:
+    """The runtime in a module of its own: it launches kernels that belong to no tensor function."""
+    from loma import compiler
+
+    native = compiler.load(compiler.Program(_HOST, "<loma>", "loma_host")).__native__
+    assert native is not None
+    return native
+
+
+def items_launch(program: Program, function: str) -> Callable[[int, int, list[bytes]], None]:
+    """What launches a @simd function's kernel: on the device of that number, for so many items,
+    with the bytes of its parameters. The kernel itself is compiled at its first launch."""
+
+    def make() -> tuple[Path, dict[str, str]]:
+        from loma import pipeline
+
+        stage = pipeline.program(program.source, program.path, program.name)
+        text, name = pipeline.items_kernel(stage.module, function)
+
+        def write(folder: Path) -> None:
+            (folder / "kernel.cu").write_text(text, encoding="utf-8")
+
+        return cache.obtain(cache.digest(["items", name, text]), write), {"name": name}
+
+    key = program.key(f"items {function}")
+    folder, record = cache.recall(key, ("name",), make)
+    native = host()
+    text = (folder / "kernel.cu").read_text("utf-8")
+    kernel = native.items_kernel(record["name"], text)
+    # Threads that allocate share the device's heap: fewer at a time have more of it each.
+    blocks = _ALLOCATING_BLOCKS if "LOMA_ALLOCATES" in text else 0
+    return functools.partial(native.launch_items, kernel, blocks)
 
 
 def build(

@@ -359,6 +359,14 @@ def generated_c(module: Module, options: Options | None = None) -> GeneratedSour
         return c.generate(module, options or c.Options())
 
 
+def items_kernel(module: Module, function: str) -> tuple[str, str]:
+    """The kernel of a @simd function for GPUs as CUDA C++, and its name."""
+    from loma.backends.scalar import on_gpu
+
+    with _located_in(module):
+        return on_gpu.kernel_text(_reachable(module, (function,)), function)
+
+
 def function_records(stage: Optimised) -> list[dict[str, Any]]:
     """What Python callables are made from, as JSON values."""
     from loma.backends import scalar
@@ -435,7 +443,7 @@ def stage_text(
         return generated(final).text
     from loma.backends.torch import codegen
 
-    return codegen.lower_function(find(final.module, function), final.module, registry.CPU)
+    return codegen.lower_function(find(final.module, function), final.module, registry.CPU).text
 
 
 def _check_device(device: str, stage: str) -> None:
@@ -555,17 +563,32 @@ def _gpu_text(stage: Optimised, kind: str, function: str | None) -> str:
     there, with its kernels."""
     from loma.backends import registry
 
-    if not stage.tensor_functions:
-        raise ValueError(f"{stage.module.path} has no function of tensors for a GPU to run")
-    if function is not None and not is_tensor_function(find(stage.module, function)):
+    items = [own.name for own in stage.scalar_functions if own.simd]
+    tensors = [own.name for own in stage.tensor_functions]
+    if not tensors and not items:
         raise ValueError(
-            f"'{function}' is a scalar function: GPUs run it inside of the kernels that call it"
+            f"{stage.module.path} has no function of tensors and no @simd function for a GPU to run"
         )
+    if function is not None:
+        found = find(stage.module, function)
+        if not is_tensor_function(found) and not found.simd:
+            raise ValueError(
+                f"'{function}' is a scalar function: GPUs run it inside of the kernels that call it"
+            )
+        items, tensors = ([function], []) if found.simd else ([], [function])
     if kind != "cpp":
+        if not tensors:
+            raise ValueError(
+                "a @simd function is one kernel, whose loops are its own: look at the stage source"
+            )
         return _loops_text(_on_gpu(stage.module), kind, function, registry.CUDA)
-    module = generated(stage)
-    names = device_parts(module) if function is None else [function]
-    return "\n".join(device_part(stage, name, module.name).text for name in names)
+    texts = []
+    if tensors:
+        module = generated(stage)
+        names = device_parts(module) if function is None else tensors
+        texts = [device_part(stage, name, module.name).text for name in names]
+    texts += [items_kernel(stage.module, name)[0] for name in items]
+    return "\n".join(texts)
 
 
 def _c_text(module: Module, function: str | None) -> str:

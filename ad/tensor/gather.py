@@ -170,10 +170,9 @@ def _padded(expr: Expr, moved: Mapping[str, Expr]) -> Expr:
 
 def inside_tests(place: Index, axes: tuple[Axis, ...] = ()) -> list[Expr | None]:
     """For each subscript the condition that it is inside its dimension; None where it surely is."""
-    assert isinstance(place.base.type, TensorType)
     extents = {axis.name: axis.extent for axis in axes}
     tests: list[Expr | None] = []
-    for subscript, dim in zip(place.subscripts, place.base.type.dims or (), strict=True):
+    for subscript, dim in zip(place.subscripts, sizes.dims_of(place.base), strict=True):
         if isinstance(subscript, Var) and sizes.equal(extents.get(subscript.name, subscript), dim):
             tests.append(None)
         else:

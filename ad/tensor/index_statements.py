@@ -93,8 +93,8 @@ def adjoint_statements(
     stmt: IndexAssign,
     extreme: Var | None,
     context: SweepContext,
-    kept: bool = False,
-    first: bool = False,
+    kept: bool,
+    first: bool,
 ) -> list[Stmt]:
     """The adjoint of one index statement.
 
@@ -208,7 +208,7 @@ class _Point:
         return all(self._is_inside(place, k, known) for k in range(len(place.subscripts)))
 
     def _is_inside(self, place: Index, position: int, known: tuple[Expr, ...] = ()) -> bool:
-        subscript, dim = place.subscripts[position], _dims(place)[position]
+        subscript, dim = place.subscripts[position], sizes.dims_of(place.base)[position]
         extents = {axis.name: axis.extent for axis in self.axes}
         if isinstance(subscript, Var) and subscript.name in extents.keys() - set(self.own):
             return True  # it runs over the dimension
@@ -223,7 +223,7 @@ class _Point:
         assert isinstance(place, Index)
         around, guard = self._split(one.guard)
         if one.padded:
-            around += [between(s, _dims(place)[k]) for k, s in self._outside(place)]
+            around += [between(s, sizes.dims_of(place.base)[k]) for k, s in self._outside(place)]
         one = replace(one, guard=guard)
         if guard is None and not one.padded:
             stmt = self._statement(place, one.value, self.axes)
@@ -296,7 +296,7 @@ class _Point:
             return self._statement(place, one.value, self.axes)
         subscripts = list(place.subscripts)
         some: Expr | None = None
-        for k, dim in enumerate(_dims(place)):
+        for k, dim in enumerate(sizes.dims_of(place.base)):
             if outside[k]:
                 subscripts[k] = Select(guard, subscripts[k], IntConst(0), INT, subscripts[k].span)
                 if (sizes.constant(dim) or 0) <= 0:
@@ -304,11 +304,6 @@ class _Point:
         value = b.select(guard, one.value, b.flt(0))
         stmt = self._statement(replace(place, subscripts=tuple(subscripts)), value, self.axes)
         return stmt if some is None else If(some, (stmt,), ())
-
-
-def _dims(place: Index) -> tuple[Expr, ...]:
-    assert isinstance(place.base.type, TensorType)
-    return place.base.type.dims or ()
 
 
 def _clear(stmt: IndexAssign, context: SweepContext) -> Stmt:

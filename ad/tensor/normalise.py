@@ -31,7 +31,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names, names_of, with_own_indices
 from loma.core.printer import print_expr
-from loma.core.sizes import bound_sizes, is_arithmetic, size_variables
+from loma.core.sizes import bound_sizes, dims_of, is_arithmetic, size_variables
 from loma.core.walk import (
     free_variables, map_expressions, numbered, substitute, substitute_type,
 )  # fmt: skip
@@ -302,8 +302,7 @@ class _Normaliser(Hoisting):
 
     def _check_declarable(self, expr: Expr) -> None:
         """Refuses a tensor inside a loop that has another size in each iteration."""
-        assert isinstance(expr.type, TensorType)
-        for dim in expr.type.dims or ():
+        for dim in dims_of(expr):
             if self._depth and not free_variables(dim) <= self._known:
                 raise errors.NotDifferentiable(
                     "a tensor whose size varies in a loop has no derivative here",

@@ -9,13 +9,18 @@ from typing import Any
 from loma import cache
 from loma.backends.c.context import ModuleContext
 from loma.backends.c.functions import entry_symbol, lower_function
-from loma.backends.c.options import Options
+from loma.backends.c.options import DEVICE, Options
 from loma.backends.cfamily.identifiers import comment, file_stem
 from loma.backends.cfamily.source import GeneratedSource, environment
 from loma.backends.scalar.records import function_record, struct_records
 from loma.core.ir import Function, Module, is_tensor_function
 from loma.runtime_errors import Kind
 
+_ALLOCATING = {"allocate", "grown", "release"}
+# Helpers that are other ones on a device: backends/cuda/device/items.h.
+_OF_HOSTS = {"openmp", "error", "memory", "fail", *_ALLOCATING}
+# Helpers that NVRTC would need minutes for, were they at each place that calls them.
+_LONG = {"digamma", "polygamma"}
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
@@ -57,6 +62,19 @@ def function_text(module: Module, name: str, options: Options = Options()) -> st
     return lower_function(wanted, context)
 
 
+def device_text(module: Module, name: str) -> tuple[str, str]:
+    """The kernel of a @simd function with all that it calls, as CUDA C++, and the kernel's name.
+    Errors are those of :func:`generate`."""
+    context = ModuleContext(module, DEVICE)
+    functions = [lower_function(function, context) for function in module.functions]
+    helpers = _helpers(context)
+    memory = "#define LOMA_ALLOCATES\n" if context.helpers & _ALLOCATING else ""
+    include = f'{memory}#include "items.h"'
+    parts = [include, *_structs(module, context), helpers, *functions]
+    text = re.sub(r"\n{3,}", "\n\n", "\n\n".join(parts)).rstrip("\n") + "\n"
+    return text, context.kernels[name]
+
+
 def _record(function: Function, context: ModuleContext) -> dict[str, Any]:
     types, symbol = context.types, context.names.functions[function.name]
     has_entry = context.options.entries or function.name in context.by_pointer
@@ -89,8 +107,10 @@ def _helpers(context: ModuleContext) -> str:
     found = list[str]()
     for head, body in zip(sections[-2::-2], sections[::-2], strict=True):
         name, *needs = head.split()
-        if name in context.helpers:
+        if name in context.helpers and not (context.options.device and name in _OF_HOSTS):
             context.helpers.update(needs)
+            if context.options.device and name in _LONG:
+                body = body.replace("static inline", "static __noinline__")
             found.append(body.strip("\n"))
     real = context.options.real
     return environment(TEMPLATES).from_string("\n\n".join(reversed(found))).render(

@@ -26,7 +26,7 @@ class ModuleContext:
 
     def __init__(self, module: Module, options: Options) -> None:
         self.options = options
-        self.names = ModuleNames(module)
+        self.names = ModuleNames(module, options.device)
         self.types = CTypes(module, self.names, options)
         self.structs = {struct.name: struct for struct in module.structs}
         self.functions = {function.name: function for function in module.functions}
@@ -34,6 +34,7 @@ class ModuleContext:
         self.fallible: set[str] = set()  # functions, by loma name
         self.results: dict[str, str] = {}  # the C structs of several results, by function
         self.result_structs: dict[str, list[str]] = {}  # their members
+        self.kernels: dict[str, str] = {}  # of @simd functions on a device, by function
         self.called = dict(self.names.functions)  # what a call inside the module calls
         self.concurrent = _concurrent(module)
         self.by_pointer = frozenset(
@@ -174,7 +175,7 @@ class FunctionContext:
         module = self.module
         called = (module.functions[call.function] for call in calls(self.function.body))
         passed = sum(min(module.by_value(f), module.options.by_value) for f in called)
-        use = self.frame.use(self.function, len(self._names), passed)
+        use = self.frame.use(self.function, len(self._names), passed, module.options.device)
         module.stack[self.function.name] = use
 
     def member(self, type_: Type, name: str) -> str:

@@ -46,6 +46,8 @@ class Expressions:
             return self._to_int(expr)
         if type_ == FLOAT and isinstance(expr, IntConst):
             return self.float_constant(float(expr.value))
+        if type_ == FLOAT and expr.type == INT and self.context.module.options.device:
+            return c.Cast(self.context.types.real, self.expression(expr))  # no braces narrow in C++
         return self.expression(expr)
 
     def condition(self, expr: Expr) -> c.Expression:
@@ -69,6 +71,8 @@ class Expressions:
             case Member():
                 return self.member(expr)
             case Unary("-", operand):
+                if expr.type == INT and self.context.module.options.device:
+                    return self.wrapping("-", _ZERO, self.expression(operand))
                 return c.Unary("-", self.expression(operand))
             case Unary(_, operand):
                 return self._negation(operand)
@@ -149,7 +153,8 @@ class Expressions:
             assert isinstance(expr.type, ArrayType)
             assert expr.type.size is not None
             slice_ = self.context.types.slice(expr.type.element)
-            return c.Braces(f"({slice_})", (array, c.number(expr.type.size)))
+            values = (array, c.number(expr.type.size))
+            return self.context.types.literal(slice_, values)
         if param.mode == "Out":
             return c.address_of(self.expression(expr))
         return self.value(expr, param.type)
@@ -203,12 +208,21 @@ class Expressions:
             case "/" | "//" | "%" if expr.type == INT:
                 return self._int_division(expr)
             case "+" | "-" | "*" | "/":
-                return c.Binary(op, self.expression(left), self.expression(right))
+                a, b = self.expression(left), self.expression(right)
+                if expr.type == INT and self.context.module.options.device:
+                    return self.wrapping(op, a, b)
+                return c.Binary(op, a, b)
             case "//" | "%":
                 name = "floor_div_real" if op == "//" else "mod_real"
                 return c.call(self.context.helper(name), self.value(left), self.value(right))
             case _:
                 raise AssertionError(expr)
+
+    def wrapping(self, op: str, left: c.Expression, right: c.Expression) -> c.Expression:
+        """A sum, a difference or a product of ints where no flag of the compiler says that they
+        wrap around."""
+        name = {"+": "sum", "-": "difference", "*": "product"}[op]
+        return c.call(f"loma_{name}", left, right)
 
     def _comparison(self, op: str, left: Expr, right: Expr) -> c.Expression:
         """A comparison; those whose outcome gcc sees, and warns about, are written otherwise."""
@@ -332,7 +346,7 @@ class Expressions:
         members = context.module.structs[type_.name].members
         values = [self.value(arg, t) for (_, t), arg in zip(members, expr.args, strict=True)]
         if context.types.bytes(type_) <= context.module.options.by_value:
-            return c.Braces(f"({context.types.base(type_)})", tuple(values) or (_ZERO,))
+            return context.types.literal(context.types.base(type_), values)
         made = context.temporary(type_)
         sets = [
             c.Binary("=", c.Member(made.value, context.member(type_, name)), value)

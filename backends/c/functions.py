@@ -19,10 +19,11 @@ from loma.backends.c.statements import Statements
 from loma.backends.c.types import CTypes
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.writer import Writer
-from loma.core.ir import Declare, Function, StackType, is_tensor_function
+from loma.core.ir import Declare, FloatType, Function, IntType, StackType, is_tensor_function
 from loma.core.printer import print_head, print_type
 from loma.core.walk import statements
 
+_LONG = 40  # lines of a function of a device that stands apart: NVRTC takes long for long functions
 _NOINLINE = "__attribute__((noinline)) "
 
 
@@ -81,6 +82,9 @@ class _FunctionText:
         exported = body_name = self.entry if by_pointer else self.symbol
         if context.fails:
             module.fallible.add(name)
+        if module.options.device:
+            self._on_device(body)
+            return
         if context.fails or by_pointer:
             body_name = module.called[name] = context.fresh_in_file(f"{self.symbol}_body")
         params = [*self._params(by_pointer), *self._result_params(pointers)]
@@ -119,6 +123,37 @@ class _FunctionText:
             return ["if (setjmp(loma_landing)) {", *zeros, "  return;", "}"]
         nothing = f" ({returned}){{0}}" if returns_struct(self.function.results) else " 0"
         return [f"if (setjmp(loma_landing)) return{'' if returned == 'void' else nothing};"]
+
+    # -------------------------------------------------------------------------------- on devices
+
+    def _on_device(self, body: list[str]) -> None:
+        """A function of a device, and the kernel of a @simd function: an item for each thread.
+
+        Numbers that go in may lie on the device, and are read there. Hosts call nothing else."""
+        context, module = self.context, self.context.module
+        params, item = self._params(pointers=False), context.item
+        arguments = [context.name(param.name) for param in self.function.params]
+        if not self.function.simd:
+            kind = "inline" if len(body) <= _LONG else "__noinline__"
+            self._define(f"static {kind} {self.result} {self.symbol}", params, body)
+            return
+        self._define(f"static inline void {self.symbol}", [*params, f"int {item}"], body)
+        name = module.kernels[self.function.name] = context.fresh_in_file(
+            f"{self.symbol.removesuffix('scalar')}items"
+        )
+        given = list[str]()
+        for k, (param, declared) in enumerate(zip(self.function.params, params, strict=True)):
+            if param.mode == "In" and isinstance(param.type, IntType | FloatType):
+                declared = f"loma::Number<{self.context.types.base(param.type)}> {arguments[k]}"
+                arguments[k] += "[0]"
+            given.append(f"const {declared}" if param.mode == "In" else declared)
+        call = f"{self.symbol}({', '.join([*arguments, item])});"
+        listed = ",\n    ".join([*given, "const loma::Grid loma_grid"])
+        self.writer.line(f"""
+LOMA_KERNEL {name}(
+    {listed}) {{
+  loma::items(loma_grid, [&](const int {item}) {{ {call} }});
+}}""")
 
     # ------------------------------------------------------------------------------- work items
 

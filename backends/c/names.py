@@ -79,7 +79,9 @@ _CALLED = frozenset(name + suffix for name in _MATH for suffix in ("", "f")) | {
     "memcpy", "memmove", "memset", "setjmp", "_setjmp",
 }  # fmt: skip
 
-_WORDS = CPP_KEYWORDS | {"restrict", "typeof"} | _MACROS
+# Macros and variables of CUDA, and of the headers of its kernels.
+_CUDA = {"threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize", "INT64_MAX", "INT64_MIN"}
+_WORDS = CPP_KEYWORDS | {"restrict", "typeof"} | _MACROS | _CUDA
 
 
 def _wish(name: str, avoided: frozenset[str]) -> str:
@@ -98,18 +100,25 @@ def _wish(name: str, avoided: frozenset[str]) -> str:
 
 
 class ModuleNames:
-    """The names at the level of the file: functions, structs, and structs' members."""
+    """The names at the level of the file: functions, structs, and structs' members. On a
+    ``device``, whose names no list has, those of functions and structs say what they are."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, device: bool = False) -> None:
         avoided = _WORDS | _LIBRARY
         # Names that stay come first, so that a replacement never takes one of them.
         functions = {f.name for f in module.functions}
         plain = [*functions, *(s.name for s in module.structs)]
-        names = Names(name for name in plain if _wish(name, avoided) == name)
+        names = Names(name for name in plain if _wish(name, avoided) == name and not device)
         self.file = names
+
+        def chosen(name: str, kind: str, others: Collection[str] = ()) -> str:
+            if device:
+                return names.fresh(f"{_wish(name, avoided)}__{kind}")
+            return _chosen(names, name, avoided, others)
+
         # A differential type may have the name of a function, which in C is the function's.
-        self.structs = {s.name: _chosen(names, s.name, avoided, functions) for s in module.structs}
-        self.functions = {f.name: _chosen(names, f.name, avoided) for f in module.functions}
+        self.structs = {s.name: chosen(s.name, "struct", functions) for s in module.structs}
+        self.functions = {f.name: chosen(f.name, "scalar") for f in module.functions}
         self.members = {
             s.name: distinct((name for name, _ in s.members), _WORDS) for s in module.structs
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +23,9 @@ class Options:
     ``by_value`` and ``stack`` are bytes: functions that take and return structs of more than
     ``by_value`` have pointers to them instead, and along a chain of calls arrays, structs and tapes
     take no more than ``stack`` of the C stack; see :mod:`loma.backends.cfamily.stack`.
+
+    ``device``: the text is CUDA C++, of functions and of a kernel for each @simd function. What a
+    failure does, and where memory comes from, ``backends/cuda/device/items.h`` says there.
     """
 
     real: Literal["float", "double"] = "float"
@@ -29,3 +33,9 @@ class Options:
     entries: bool = False
     by_value: int = BY_VALUE
     stack: int = LIMIT
+    device: bool = False
+
+
+# Of a device's threads, all of which have their stacks at a time. Structs stay values, which the
+# compiler of kernels keeps in registers.
+DEVICE = Options(arrays="slices", by_value=sys.maxsize, stack=4 * 1024, device=True)

@@ -139,7 +139,7 @@ class Statements(Expressions):
                 self.assign(target, value)
         elif value is None:
             parts = isinstance(type_, ArrayType | StructType)
-            zero = c.Braces("", (c.number(0),)) if parts else self._zero(type_)
+            zero = self.context.types.zeros() if parts else self._zero(type_)
             self.define(self.context.types.declare(type_, name), zero)
         elif isinstance(type_, ArrayType):
             self.define(self.context.types.declare(type_, name))
@@ -212,7 +212,7 @@ class Statements(Expressions):
             return
         if len(found) > 1:
             kind = self.context.module.results[self.context.function.name]
-            result: c.Expression = c.Braces(f"({kind})", tuple(found))
+            result = self.context.types.literal(kind, found)
         else:
             kind, result = self.context.types.base(results[0]), found[0]
         if self._on_heap():
@@ -291,7 +291,7 @@ class Statements(Expressions):
     def _zero(self, type_: Type) -> c.Expression:
         """Zero as a number or a struct of that type."""
         if isinstance(type_, StructType):
-            return c.Braces(f"({self.context.types.base(type_)})", (c.number(0),))
+            return self.context.types.literal(self.context.types.base(type_), ())
         return self.float_constant(0.0) if type_ == FLOAT else c.number(0)
 
     def _increment(self, target: Place, value: Expr) -> None:
@@ -300,15 +300,22 @@ class Statements(Expressions):
             total = c.Binary("+", place, self.expression(value))
             self.evaluate(c.Binary("=", place, c.call(self.context.helper("to_int"), total)))
         else:
-            self.evaluate(c.Binary("+=", place, self.value(value, target.type)))
+            added = self.value(value, target.type)
+            if target.type == INT and self.context.module.options.device:
+                self.evaluate(c.Binary("=", place, self.wrapping("+", place, added)))
+                return
+            self.evaluate(c.Binary("+=", place, added))
 
     def _atomic_add(self, target: Place, value: Expr) -> None:
-        added = c.Binary("+=", self.destination(target), self.value(value, target.type))
-        context = self.context
+        context, place = self.context, self.destination(target)
+        added = self.value(value, target.type)
         if context.function.name in context.module.concurrent and not context.is_local(target):
+            if context.module.options.device:
+                self.evaluate(c.call("loma_atomic_add", c.address_of(place), added))
+                return
             context.module.helpers.add("openmp")
             self.writer.line("LOMA_OPENMP(atomic)")
-        self.evaluate(added)
+        self.evaluate(c.Binary("+=", place, added))
 
     # ------------------------------------------------------------------------------ blocks, loops
 

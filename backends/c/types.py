@@ -8,7 +8,7 @@ travels with a size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from loma import errors
 from loma.backends.c.names import ModuleNames
@@ -64,6 +64,16 @@ class CTypes:
                 return self.names.structs[name]
             case _:
                 raise AssertionError(f"no single C type: {type_}")
+
+    def literal(self, name: str, values: Iterable[c.Expression]) -> c.Expression:
+        """A value of a struct of C from those of its members; without any it is all zero."""
+        if self.options.device:
+            return c.Braces(name, tuple(values))
+        return c.Braces(f"({name})", tuple(values) or (c.number(0),))
+
+    def zeros(self) -> c.Expression:
+        """What initialises an array or a struct with zeros."""
+        return c.Braces("", () if self.options.device else (c.number(0),))
 
     def spelled(self, type_: Type) -> str:
         """The type alone, as in a cast or in sizeof: ``float[4][3]``."""

@@ -45,10 +45,17 @@ def tasks(
 ) -> Iterator[Task]:
     """All forms of the kernels in a function's host code."""
     for kernel in kernels(source):
-        for architecture in architectures:
-            for form in forms(kernel):
-                for real in REALS[: 1 if form.narrow else None]:
-                    yield Task(path, function, kernel, form, real, architecture)
+        yield from of_kernel(path, function, kernel, architectures)
+
+
+def of_kernel(
+    path: str, function: str, kernel: Kernel, architectures: Sequence[str]
+) -> Iterator[Task]:
+    """All forms of one kernel."""
+    for architecture in architectures:
+        for form in forms(kernel):
+            for real in REALS[: 1 if form.narrow or kernel.how == "items" else None]:
+                yield Task(path, function, kernel, form, real, architecture)
 
 
 def build(

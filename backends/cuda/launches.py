@@ -30,7 +30,8 @@ from loma.backends.cuda.sweeps import write_sweep
 from loma.backends.lowering.index_statements import COUNTER
 from loma.backends.openmp import launches as host
 from loma.backends.schedule.host import (
-    Buffer, Clear, Either, Group, HostNode, Launch, PairsPass, Pass, Serial, Spread, Stream, flat,
+    Buffer, Carry, Clear, Either, Group, HostNode, Launch, PairsPass, Pass, Serial, Spread, Stream,
+    flat,
 )  # fmt: skip
 from loma.backends.schedule.ir import (
     AllReduce, InPlace, Loop, Node, Parallel, Store, dtype_of,
@@ -59,6 +60,8 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
             _write_group(owner, node)
         case Spread():
             _write_spread(owner, node)
+        case Carry():
+            _write_carry(owner, node)
         case Serial(source, body):
             write_serial(owner, node.writes, body, (source,))
         case Clear(var):
@@ -81,7 +84,7 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
 def _write_statement(owner: HostWriter, tree: Parallel) -> None:
     context = owner.context
     several = None if tree.team is None else tree.team.several
-    text = SeveralText(context, tree, several) if several is not None else _text(context, tree)
+    text = SeveralText(context, tree) if several is not None else _text(context, tree)
     counter, inside = text.local(tree.counter), Writer(1)
     text.nodes(inside, tree.body)
     launch = Start(owner, "kernel", tree.source)
@@ -158,6 +161,8 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
     own |= {var.name for var in (kernel.count, kernel.first, *launch.scalars) if var is not None}
     if kernel.blocks is not None:
         own.add(kernel.blocks.number.name)
+    if launch.carried is not None:
+        own.add(launch.carried.number.name)
     size = None if kernel.count is None else f"{cpp_name(kernel.count.name)}_size_"
     with writer.block():
         count = context.ints(sizes.product(tuple(axis.extent for axis in kernel.axes)))
@@ -198,9 +203,11 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
         for name, (type_, argument) in captured.params.items():
             made.number(type_, name, argument)
         context.taken, context.registers, context.shared = {}, frozenset(), frozenset()
+        carried = launch.carried
+        teams = () if carried is None else (c.item_text(context.ints(carried.teams)),)
         made.write(
-            body, "fused", c.item_text(count), widest, "workspace_.bytes()",
-            *(["workspace_.far()"] if buffers else []),
+            body, "fused" if carried is None else "carried", c.item_text(count), widest,
+            "workspace_.bytes()", *(["workspace_.far()"] if buffers else []), *teams,
             private=bool(buffers), shape=shapes.of_fused(context, *named),
         )  # fmt: skip
 
@@ -225,6 +232,20 @@ def _write_spread(owner: HostWriter, node: Spread) -> None:
     given = c.list_text(map(context.ints, (node.iterations, node.work, node.launches)))
     with writer.block(f"if (loma::gpu::fills({given}))"):
         owner.nodes((node.launch,))
+    with writer.block("else"):
+        owner.nodes(node.otherwise)
+
+
+def _write_carry(owner: HostWriter, node: Carry) -> None:
+    context, writer = owner.context, owner.writer
+    bytes_ = host.bytes_of(context, node.bytes)
+    given = c.list_text((context.ints(node.rows), context.ints(node.width), bytes_))
+    teams, found = cpp_name(node.teams.name), f"loma::gpu::carriers({given})"
+    if node.wanted:
+        wanted = " && ".join(f"{c.item_text(context.ints(each))} != 0" for each in node.wanted)
+        found = f"{wanted} ? {found} : 0"
+    with writer.block(f"if (const int64_t {teams} = {found}; {teams} > 0)"):
+        owner.nodes(node.then)
     with writer.block("else"):
         owner.nodes(node.otherwise)
 
@@ -260,7 +281,16 @@ def _write_iterations(
     joins = joined_indices(kernel)
     step = _counter(ITERATION) if kernel.inner else step
     params = f"const int64_t {step}, const auto& team_, [[maybe_unused]] char* const memory_"
-    with writer.block(f"loma::iterations(grid_, [&]({params})", ");"):
+    carried = launch.carried
+    head, end = f"loma::iterations(grid_, [&]({params})", ");"
+    if carried is not None:
+        begin = "loma::carried(grid_, [&](const auto& team_, char* const memory_)"
+        with writer.block(begin, ","):
+            _write_sums(owner, launch, buffers)
+            for var in carried.sums:
+                _write_zeros(owner, var)
+        head, end = f"[&]({params})", ","
+    with writer.block(head, end):
         for join in reversed(joins):
             given = f"{_counter(join.whole.name)}, {c.item_text(context.ints(join.extent))}"
             inner, outer = (_counter(var.name) for var in (join.inner, join.outer))
@@ -271,22 +301,40 @@ def _write_iterations(
                 element = ELEMENTS[dtype_of(buffer.var)]
                 writer.line(f"{element} {context.variable(buffer.var)}[1] = {{}};")
         for slot, buffer in enumerate(buffers):
-            element, name = ELEMENTS[dtype_of(buffer.var)], context.variable(buffer.var)
-            place = f"loma::private_at(grid_, memory_, offset{slot}_)"
-            memory = f"reinterpret_cast<{element}*>({place})"
-            writer.line(f"{element}* const {name} = {memory};")
+            _write_buffer(owner, slot, buffer)
         for var in launch.scalars:
             ctype = scalar_type(var.type, var.span)
             writer.line(f"{ctype} {context.variable(var)} = 0;")
         private = {buffer.var.name for buffer in launch.buffers}
         context.pointers = frozenset(private)
         context.steady = {name: name in launch.writes for name in host.steady(launch)}
+        context.steady |= {var.name: True for var in kernel.parts}
         if size is not None:
             _write_block(owner, launch, size)
         context.pointers = frozenset(private | {piece.tensor.name for piece in launch.pieces})
         with context.cut(launch.pieces, kernel.axis.extent):
             owner.nodes(with_joined(launch.body, joins))
-        context.pointers, context.steady = None, {}
+    if carried is not None:
+        number = cpp_name(carried.number.name)
+        params = f"const int64_t {number}, const auto& team_, char* const memory_"
+        with writer.block(f"[&]({params})", ");"):
+            _write_sums(owner, launch, buffers)
+            owner.nodes(carried.end)
+    context.pointers, context.steady = None, {}
+
+
+def _write_sums(owner: HostWriter, launch: Launch, buffers: Sequence[Buffer]) -> None:
+    """Where the sums are that a team carries."""
+    assert launch.carried is not None
+    for slot, buffer in enumerate(buffers):
+        if buffer.var in launch.carried.sums:
+            _write_buffer(owner, slot, buffer)
+
+
+def _write_buffer(owner: HostWriter, slot: int, buffer: Buffer) -> None:
+    element, name = ELEMENTS[dtype_of(buffer.var)], owner.context.variable(buffer.var)
+    place = f"loma::private_at(grid_, memory_, offset{slot}_)"
+    owner.writer.line(f"{element}* const {name} = reinterpret_cast<{element}*>({place});")
 
 
 def _counter(name: str) -> str:

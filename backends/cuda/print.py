@@ -14,7 +14,7 @@ from loma.backends.schedule.ir import (
 )  # fmt: skip
 from loma.backends.schedule.walk import expressions, nodes
 from loma.core.ir import (
-    POSITIONS, Axis, Binary, Builtin, Expr, FloatConst, FloatType, Index, IntConst, Var,
+    POSITIONS, Binary, Builtin, FloatConst, FloatType, Index, IntConst, Var,
 )  # fmt: skip
 from loma.core.walk import walk
 
@@ -167,42 +167,16 @@ class SeveralText(ThreadText):
     """That of a sum of which a thread may have several, for neighbouring values of an axis: the
     types of what depends on it tell how many."""
 
-    def __init__(self, context: CppContext, tree: Parallel, axis: Axis) -> None:
-        super().__init__(context, tree)
-        self._axis = axis.name
-        values = {node.var.name: node.value for node in tree.body if isinstance(node, Let)}
-        match values[axis.name]:
-            case Binary("-", left, Binary("*", _, extent)):
-                self._divided: tuple[Expr, ...] | None = left, extent  # into groups of several
-            case _:
-                self._divided = None  # the first axis
-
     def _node(self, writer: Writer, node: Node) -> None:
         match node:
             case Let(var, value):
-                text = c.item_text(self._decoded(var, value))
+                text = c.item_text(self.value(value, var.type))
                 writer.line(f"const auto {self.local(var)} = {text};")
             case Accumulator(var, kind, dtype):
                 start = c.call("loma::start", c.Token("part_"), c.Token(initial(kind, dtype)))
                 writer.line(f"auto {self.local(var)} = {c.text(start)};")
             case _:
                 super()._node(writer, node)
-
-    def _decoded(self, var: Var, value: Expr) -> c.Expression:
-        match value:
-            case Builtin(schedule.QUOTIENT, (left, extent) as args) if args == self._divided:
-                return c.call("loma::quotient", self._int(left), self._groups(extent))
-            case Binary("-", left, Binary("*", rest, extent)) if var.name == self._axis:
-                groups = c.Binary("*", self._int(rest), self._groups(extent))
-                text: c.Expression = c.Binary("-", self._int(left), groups)
-            case _:
-                text = self.value(value, var.type)
-        if var.name == self._axis:
-            return c.call("loma::several", c.Token("part_"), text)
-        return text
-
-    def _groups(self, extent: Expr) -> c.Expression:
-        return c.call("loma::groups", c.Token("part_"), self._int(extent))
 
     def index(self, read: Index) -> c.Expression:
         return c.call("loma::read", *self._place(read))
@@ -211,6 +185,8 @@ class SeveralText(ThreadText):
         match expr:
             case Builtin(schedule.READ_IF, (condition, Index() as read)):
                 return c.call("loma::read_if", self.condition(condition), *self._place(read))
+            case Builtin(schedule.GROUPS | schedule.SEVERAL as name, (value,)):
+                return c.call(f"loma::{name.removeprefix('@')}", c.Token("part_"), self._int(value))
             case _:
                 return super()._builtin(expr)
 

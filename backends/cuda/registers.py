@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 from loma.backends.schedule.host import (
     Branch, CheckRange, CheckSome, Clear, Count, Launch, Repeat, Run, Unit, flat,
+    single,
 )  # fmt: skip
 from loma.backends.schedule.ir import Parallel, Store
 from loma.backends.schedule.walk import expressions, mentioned, nodes
-from loma.core import sizes
 from loma.core.ir import Index, IntConst
 from loma.core.walk import free_variables
 
@@ -23,12 +23,8 @@ _ONE = IntConst(1)
 
 def in_registers(launch: Launch) -> frozenset[str]:
     """The private tensors of a kernel that its threads have in registers, all the same."""
-    one = {_ONE, launch.kernel.count} if launch.single else {_ONE}
-    found = {
-        buffer.var.name
-        for buffer in launch.buffers
-        if sizes.product(sizes.dims_of(buffer.var)) in one
-    }
+    carried = () if launch.carried is None else launch.carried.sums
+    found = {var.name for var in single(launch) if var not in carried}
     inside = list(flat(launch.body))
     known = (Branch, CheckRange, CheckSome, Clear, Count, Parallel, Repeat, Run, Unit)
     if not all(isinstance(node, known) for node in inside):

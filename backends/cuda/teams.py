@@ -10,7 +10,7 @@ write an element several times runs over these axes one after the other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from loma.backends.cuda.iterations import Joined, joined
 from loma.backends.cuda.several import shared_axis, takes_several
@@ -21,8 +21,8 @@ from loma.backends.lowering.rows import elements, partial_sum
 from loma.backends.schedule.access import Access, Loop, score, steps
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.ir import (
-    PARTS, QUOTIENT, Accumulator, AllReduce, If, InPlace, Kind, Let, Loop as LoopNode,
-    Node, Parallel, Store, Team, builtin,
+    GROUPS, PARTS, QUOTIENT, SEVERAL, Accumulator, AllReduce, If, InPlace, Kind, Let,
+    Loop as LoopNode, Node, Parallel, Store, Team, builtin,
 )  # fmt: skip
 from loma.backends.schedule.walk import map_blocks, map_expressions, mentioned, nodes
 from loma.core import builder as b
@@ -63,7 +63,8 @@ def make_tree(
     plan = _plan(stmt, kind, body, assign, rest)
     nest.scope[:] = [loop.axis for loop in (*flat, *rest)]
     nest.shares = not any(loop.target for loop in rest)
-    counter, before, joins = _decoded(nest, flat)
+    digits = _digits(nest, flat)
+    joins = _joins(flat, digits)
     made = _total(nest, plan) if isinstance(stmt.target, Var) else elements(nest, plan)
     team = nest.team(flat)
     if team is not None and context.kernel is None and isinstance(stmt.target, Index):
@@ -73,8 +74,10 @@ def make_tree(
             team = replace(team, several=axis.axis)
             joins = joins[: max(flat.index(axis) - 1, 0)]  # numbers of groups are none of values
     inside = [map_expressions(node, lambda expr: joined(expr, joins)) for node in made]
+    before = _decoded(flat, digits, None if team is None else team.several)
     return Parallel(
-        counter, sizes.product(tuple(loop.axis.extent for loop in flat)), IntConst(steps(body)),
+        Var(flat[0].name, INT) if len(flat) == 1 else COUNTER,
+        sizes.product(tuple(loop.axis.extent for loop in flat)), IntConst(steps(body)),
         tuple(_used(before, inside)), written(stmt.target), (source,),
         tuple(dict.fromkeys(name for loop in flat for name in loop.parts)), needs(context, stmt),
         stmt.target if isinstance(stmt.target, Var) else None, tuple(nest.checks), team,
@@ -224,26 +227,49 @@ def _total(nest: _Nest, plan: Plan) -> list[Node]:
             Store(part, "set", accumulator)]  # fmt: skip
 
 
-def _decoded(nest: _Nest, flat: list[Loop]) -> tuple[Var, list[Node], list[Joined]]:
-    """The counter of one loop over several axes, their values, and the numbers that these make."""
-    if not flat:
-        return COUNTER, [], []
-    first = Var(flat[0].name, INT)
-    if len(flat) == 1:
-        return first, [], []
-    nodes: list[Node] = []
-    joins: list[Joined] = []
+@dataclass(frozen=True, slots=True)
+class _Digit:
+    """The value of an axis in a number: ``whole`` is ``extent * rest`` more than that."""
+
+    axis: Axis
+    whole: Var
+    rest: Var
+    extent: Expr
+
+
+def _digits(nest: _Nest, flat: list[Loop]) -> list[_Digit]:
+    """How the counter of one loop over several axes has their values, the last axis first; what is
+    left then is the value of the first axis."""
+    digits: list[_Digit] = []
     left = COUNTER
     for loop in reversed(flat[1:]):
-        counter, extent = Var(loop.name, INT), nest.value(loop.axis.extent)
-        rest = nest.fresh("rest")
-        nodes.append(Let(rest, builtin(QUOTIENT, left, extent)))
-        nodes.append(Let(counter, b.binary("-", left, b.binary("*", rest, extent))))
-        outer = first if loop is flat[1] else rest
-        joins.insert(0, Joined(outer, counter, loop.axis.extent, left))
-        left = rest
-    nodes.append(Let(first, left))
-    return COUNTER, nodes, joins
+        extent = nest.value(loop.axis.extent)
+        digits.append(_Digit(loop.axis, left, nest.fresh("rest"), extent))
+        left = digits[-1].rest
+    return digits
+
+
+def _joins(flat: list[Loop], digits: list[_Digit]) -> list[Joined]:
+    """The numbers that the axes' values make, the outermost first."""
+    found = [Joined(d.rest, Var(d.axis.name, INT), d.axis.extent, d.whole) for d in digits]
+    if found:  # the first axis has a name of its own
+        found[-1] = replace(found[-1], outer=Var(flat[0].name, INT))
+    return found[::-1]
+
+
+def _decoded(flat: list[Loop], digits: list[_Digit], several: Axis | None) -> list[Node]:
+    """The values of the axes; of one of which a thread may have ``several``, the first of these."""
+
+    def let(axis: Axis, value: Expr) -> Node:
+        return Let(Var(axis.name, INT), builtin(SEVERAL, value) if axis == several else value)
+
+    nodes: list[Node] = []
+    for digit in digits:
+        extent = builtin(GROUPS, digit.extent) if digit.axis == several else digit.extent
+        nodes.append(Let(digit.rest, builtin(QUOTIENT, digit.whole, extent)))
+        value = b.binary("-", digit.whole, b.binary("*", digit.rest, extent))
+        nodes.append(let(digit.axis, value))
+    return [*nodes, let(flat[0].axis, digits[-1].rest)] if digits else nodes
 
 
 def _used(before: Sequence[Node], inside: Sequence[Node]) -> list[Node]:

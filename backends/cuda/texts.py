@@ -11,7 +11,7 @@ _FILES = (
     "openmp/runtime/arithmetic.h", "openmp/runtime/special.h", "openmp/runtime/spans.h",
     "cuda/runtime/report.h",
     "cuda/device/checks.h", "cuda/device/containers.h", "cuda/device/device.h",
-    "cuda/device/divide.h", "cuda/device/grid.h", "cuda/device/lists.h",
+    "cuda/device/divide.h", "cuda/device/grid.h", "cuda/device/items.h", "cuda/device/lists.h",
     "cuda/device/matrix_units.h", "cuda/device/pairs.h", "cuda/device/parts.h",
     "cuda/device/places.h", "cuda/device/reduce.h", "cuda/device/several.h",
     "cuda/device/statement.h", "cuda/device/std.h",

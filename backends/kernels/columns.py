@@ -115,7 +115,7 @@ def narrowed(
 def _column(var: Var, rows: Var, extent: Expr) -> int | None:
     """The only dimension of a tensor with rows that has so many columns."""
     assert isinstance(var.type, TensorType)
-    own = var.type.dims or ()
+    own = sizes.dims_of(var)
     found = [k for k, dim in enumerate(own) if sizes.equal(dim, extent) is True]
     return found[0] if rows in own and len(found) == 1 and not var.type.integer else None
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.ir import (
-    INT, Axis, Binary, Expr, FloatConst, Function, If, Index, IndexAssign, Reduce, Stmt, Var,
+    INT, Axis, Binary, FloatConst, Function, If, Index, IndexAssign, Reduce, Stmt, Var,
     replace,
 )  # fmt: skip
-from loma.core.walk import map_children, substitute
+from loma.core.walk import substitute
 
 
 def without_diagonals(function: Function) -> tuple[Function, int]:
@@ -48,17 +48,11 @@ def _whole(stmt: IndexAssign) -> IndexAssign | None:
         row, column = Var(axis.name, INT), Var(own.name, INT)
         extent = sizes.arith("+", axis.extent, column)
         if sizes.mentions(axis.extent, {own.name}) and not sizes.mentions(extent, {own.name}):
-            moved = _simple(substitute(body, {axis.name: Binary("-", row, column, INT)}))
+            moved = substitute(body, {axis.name: Binary("-", row, column, INT)})
+            moved = sizes.simple_subscripts(moved)
             inside = b.select(b.binary(">=", row, column), moved, FloatConst(0.0), value.span)
             axes = (Axis(axis.name, extent),)
             if stmt.op == "+=":
                 return replace(stmt, value=inside, axes=(*stmt.axes, *axes))
             return replace(stmt, value=replace(value, body=inside, axes=axes))
     return None
-
-
-def _simple(expr: Expr) -> Expr:
-    """With the simplest subscripts."""
-    if isinstance(expr, Index):
-        return replace(expr, subscripts=tuple(map(sizes.simplify, expr.subscripts)))
-    return map_children(expr, _simple)

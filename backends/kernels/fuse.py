@@ -13,9 +13,12 @@ from dataclasses import dataclass
 
 from loma import config
 from loma.backends.kernels.beside import beside
+from loma.backends.kernels.carried import with_sums
 from loma.backends.kernels.counted import counted
 from loma.backends.kernels.diagonals import without_diagonals
-from loma.backends.kernels.ir import Chain, Kernel, Nested, Step, Panels, Sweep, panels_of
+from loma.backends.kernels.ir import (
+    Carrying, Chain, Kernel, Nested, Step, Panels, Sweep, panels_of,
+)  # fmt: skip
 from loma.backends.kernels.parts import worth_it
 from loma.backends.kernels.private import make_kernel, make_kernel_with_sums, with_inner
 from loma.backends.kernels.runs import Run, Runs
@@ -53,12 +56,10 @@ def fuse(
     if flat:  # sweeps know scores by products that stand alone
         return steps(counted(function))
     function = with_starts(function, library, Names(names_of(function)))
-    found = steps(function)
     whole, many = without_diagonals(function)
-    if many:
-        other = steps(whole)
-        found = other if _whole(other) >= _whole(found) + many else found
-    return found
+    if many and _whole(found := steps(whole)) >= many:
+        return found
+    return steps(function)
 
 
 def _whole(steps: tuple[Step, ...]) -> int:
@@ -89,7 +90,10 @@ class _Fusion:
         self._around = around
         wide = Runs(function, library, parts=True) if elements else None
         runs = Runs(function, library)
-        self._kernels = _Kernels(runs, names, count, wide, elements, self._runs if flat else None)
+        self._kernels = _Kernels(
+            runs, names, count, wide, elements, self._runs if flat else None,
+            Runs(function, library, parts=True) if flat else None,
+        )  # fmt: skip
 
     def with_sweeps(self) -> tuple[Step, ...]:
         """The steps, with what one pass over columns computes by itself."""
@@ -164,12 +168,21 @@ class _Kernels:
     wide: Runs | None = None  # with sums over the index
     elements: int = 0
     inside: Callable[[tuple[Stmt, ...]], Runs] | None = None  # where kernels have inner indices
+    carries: Runs | None = None  # with sums over the index, where teams may carry them
 
-    def block(self, block: tuple[Stmt, ...], loop: bool = False) -> tuple[Step, ...]:
-        """The steps of a block; ``loop``: it may run more than once."""
+    def block(
+        self, block: tuple[Stmt, ...], loop: bool = False, carries: bool = True
+    ) -> tuple[Step, ...]:
+        """The steps of a block; ``loop``: it may run more than once; ``carries``: its kernels may
+        carry sums."""
         out: list[Step] = []
         position = 0
         while position < len(block):
+            carrying = None if loop or not carries else self._carrying(block, position)
+            if carrying is not None:
+                steps, position = carrying
+                out += steps
+                continue
             run = self.runs.longest(block, position)
             summed = self._summed(run, block, position, loop)
             if summed is not None:
@@ -204,6 +217,24 @@ class _Kernels:
         if private.keys() != {var.name for var in kernel.private}:
             return kernel
         return self._flattened(with_inner(kernel, shared, private, self.names))
+
+    def _carrying(
+        self, block: tuple[Stmt, ...], position: int
+    ) -> tuple[tuple[Step, ...], int] | None:
+        """Statements from a position on with sums that are carried, and where they end."""
+        if self.carries is None:
+            return None
+        found = with_sums(block, position, self.carries, self.names)
+        if found is None:
+            return None
+        source, items = block[position : found.end], (found.kernel, *found.behind)
+        if found.wanted:  # what branches declare is theirs
+            items = (*found.before, *items)
+        outside = () if found.wanted else found.before
+        source = tuple(stmt for stmt in source if stmt not in outside)
+        otherwise = self.block(source, carries=False)
+        step = Carrying(found.kernel, items, found.wanted, otherwise, source)
+        return (*outside, step), found.end
 
     def _summed(
         self, run: Run | None, block: tuple[Stmt, ...], position: int, loop: bool

@@ -36,6 +36,7 @@ class Kernel:
     every iteration writes its own row, which is added up behind the kernel.
 
     ``inner``: on machines with many threads an iteration has one value of each of these axes, too.
+    With ``carried`` there are fewer teams of threads than iterations, and these have sums.
     """
 
     axis: Axis
@@ -51,6 +52,7 @@ class Kernel:
     blocks: Blocks | None = None
     parts: tuple[Var, ...] = ()
     inner: tuple[Axis, ...] = ()
+    carried: Carried | None = None
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -65,6 +67,18 @@ class Blocks:
     size: Expr
     count: Expr
     number: Var
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """``sums`` are private to each of ``teams`` teams of threads, not to iterations: zero before
+    the team's first iteration, they grow with each of them. Behind its last one the team runs
+    ``end``, where ``number`` is its own."""
+
+    sums: tuple[Var, ...]
+    end: tuple[Stmt, ...]
+    number: Var
+    teams: Var
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +171,20 @@ class Chain:
         return tuple(item for item in self.items if isinstance(item, Pairs))
 
 
-Step: TypeAlias = Stmt | Kernel | Panels | Nested | Sweep | Pairs | Chain
+@dataclass(frozen=True, slots=True)
+class Carrying:
+    """A kernel that carries sums and what adds these up, ``items``, where a call wants all of
+    ``wanted`` and sizes make it worth it, else the steps ``otherwise``. ``source`` as for a kernel.
+    """
+
+    kernel: Kernel
+    items: tuple[Step, ...]
+    wanted: tuple[Expr, ...]
+    otherwise: tuple[Step, ...]
+    source: tuple[Stmt, ...]
+
+
+Step: TypeAlias = Stmt | Kernel | Panels | Nested | Sweep | Pairs | Chain | Carrying
 
 
 def panels_of(panels: Panels) -> Iterator[Panels]:
@@ -171,7 +198,7 @@ def panels_of(panels: Panels) -> Iterator[Panels]:
 def as_statement(step: Step) -> Stmt:
     """What an analysis of names and reads may look at instead: the statements as they were."""
     match step:
-        case Kernel() | Panels() | Sweep() | Pairs() | Chain():
+        case Kernel() | Panels() | Sweep() | Pairs() | Chain() | Carrying():
             return If(IntConst(1), step.source, ())
         case Nested():
             return step.stmt
@@ -187,7 +214,7 @@ def kernels_of(steps: tuple[Step, ...]) -> Iterator[Kernel]:
                 yield step
             case Panels(body=body) | Sweep(otherwise=body):
                 yield from kernels_of(body)
-            case Chain(items=items, otherwise=body):
+            case Chain(items=items, otherwise=body) | Carrying(items=items, otherwise=body):
                 yield from kernels_of((*items, *body))
             case Nested(blocks=blocks):
                 for block in blocks:
@@ -207,6 +234,6 @@ def temporaries(steps: tuple[Step, ...]) -> set[str]:
     for step in steps:
         if isinstance(step, Panels):
             found |= {var.name for panels in panels_of(step) for var in panels.temporaries}
-        elif isinstance(step, Sweep | Chain):
+        elif isinstance(step, Sweep | Chain | Carrying):
             found |= temporaries(step.otherwise)
     return found

@@ -28,6 +28,7 @@ def lifetimes(kernel: Kernel, runs: Collection[tuple[Stmt, ...]] = ()) -> dict[s
     end = _block(kernel.body, 1, names, mentions(kernel.body), runs, found)
     for name in kernel.zeroed:  # filled before the first statement
         found[name] = (0, found[name][1] if name in found else end)
+    found |= {var.name: (0, end) for var in kernel.carried.sums} if kernel.carried else {}
     return found
 
 

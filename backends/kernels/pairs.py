@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from loma.backends.kernels.sharing import mentions
 from loma.backends.kernels.sweeps import (
-    bound, check_inside, check_matrix, exchanged, Refused, require, variable,
+    bound, check_inside, check_matrix, Refused, require, variable,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.effects import assigned
@@ -29,13 +29,8 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import (
-    free_variables,
-    map_children,
-    mentioned_names,
-    substitute,
-    walk,
-    without_no_diff,
-)
+    exchanged, free_variables, map_children, mentioned_names, substitute, walk, without_no_diff,
+)  # fmt: skip
 
 _INNER = Var("*", INT)  # the index that products sum over, wherever they are compared
 

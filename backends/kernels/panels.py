@@ -22,7 +22,7 @@ from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import Shared, index_assigns, is_row, mentions, streams_operand
 from loma.core.ir import INT, Axis, Binary, Declare, Index, Stmt, TensorType, Var
 from loma.core.names import Names
-from loma.core.sizes import IsSize
+from loma.core.sizes import IsSize, dims_of
 from loma.core.walk import walk
 
 # The steps inside panels of an axis with that count, where those tensors are blank at first, and
@@ -40,7 +40,7 @@ class InPanels:
 
 
 def in_panels(
-    run: Run, runs: Runs, names: Names, fuse: Fuse, nested: bool, is_size: IsSize | None = None
+    run: Run, runs: Runs, names: Names, fuse: Fuse, nested: bool, is_size: IsSize | None
 ) -> InPanels | Kernel | None:
     """A run as panels; None where no temporary passes between the loops of a panel, or the kernel
     that all of a panel would be. ``fuse`` makes steps of what is in a panel. Panels ``nested`` in
@@ -94,9 +94,7 @@ def _cut_by(panels: Panels) -> set[str]:
 
 def _mention(tensors: tuple[Var, ...], size: Var) -> bool:
     """Whether one of the tensors has a dimension of that size."""
-    return any(
-        isinstance(var.type, TensorType) and size in (var.type.dims or ()) for var in tensors
-    )
+    return any(size in dims_of(var) for var in tensors)
 
 
 def _may_be_large(group: tuple[Stmt, ...], shared: Shared) -> bool:

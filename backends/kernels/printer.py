@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loma.backends.kernels.ir import (
-    Chain, Kernel, Nested, Panels, Step, Sweep, as_statement, temporaries,
+    Carrying, Chain, Kernel, Nested, Panels, Step, Sweep, as_statement, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.pairs import Pairs
@@ -64,6 +64,8 @@ class _Printer:
                 return self._chain(step, indent)
             case Pairs():
                 return self._pairs(step, indent)
+            case Carrying():
+                return self._carrying(step, indent)
             case Declare(target, None) if target.name in self.private:
                 return []
             case If() | For() | While() if not self.remark(step):
@@ -87,10 +89,15 @@ class _Printer:
             first, last = alive[var.name]
             note = f"{_bytes(var)}, statements {first} to {last}"
             zero = ", starts at zero" if var.name in kernel.zeroed else ""
+            if kernel.carried is not None and var in kernel.carried.sums:
+                zero = f", carried by one of {kernel.carried.teams.name}"
             type_ = print_type(var.type)
             lines.append(f"{inner}private {var.name} : {type_}  # {note}{zero}")
         for stmt in kernel.body:
             lines += _lines(stmt, inner)
+        if kernel.carried is not None:
+            lines.append(f"{inner}behind the last one of a team:")
+            lines += [line for s in kernel.carried.end for line in _lines(s, inner + _INDENT)]
         return lines
 
     def _panels(self, panels: Panels, indent: str) -> list[str]:
@@ -122,6 +129,13 @@ class _Printer:
         inner = indent + _INDENT
         where = "".join(f"{print_expr(condition)} and " for condition in step.conditions)
         head = f"{indent}if {where}tensor cores can:"
+        rest = [f"{indent}otherwise:", *self.steps(step.otherwise, inner)]
+        return [head, *self.steps(step.items, inner), *rest]
+
+    def _carrying(self, step: Carrying, indent: str) -> list[str]:
+        inner = indent + _INDENT
+        where = "".join(f"{print_expr(condition)} and " for condition in step.wanted)
+        head = f"{indent}if {where}it is less to read:"
         rest = [f"{indent}otherwise:", *self.steps(step.otherwise, inner)]
         return [head, *self.steps(step.items, inner), *rest]
 

@@ -85,8 +85,8 @@ class Sharing:
         function: Function,
         library: Library,
         panels: bool,
-        around: Around = OUTERMOST,
-        parts: bool = False,
+        around: Around,
+        parts: bool,
     ) -> None:
         self.first_writes = _first_writes(function, around.blank)
         self.totals = _totals(function) if panels else frozenset()

@@ -28,14 +28,9 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import (
-    free_variables,
-    map_children,
-    mentioned_names,
-    root,
-    substitute,
-    walk,
+    exchanged, free_variables, map_children, mentioned_names, reduced_axes, root, substitute, walk,
     without_no_diff,
-)
+)  # fmt: skip
 
 _NO = FloatConst(0.0)
 
@@ -554,8 +549,8 @@ def _is_product(value: Expr) -> bool:
 
 
 def bound(value: Expr) -> set[str]:
-    """The axes of reductions in an expression."""
-    return {axis.name for n in walk(value) if isinstance(n, Reduce) for axis in n.axes}
+    """The names of the axes of reductions in an expression."""
+    return {axis.name for axis in reduced_axes(value)}
 
 
 def _matrix_and_rest(body: Expr, column: str, outside: set[str]) -> tuple[Index, Expr, str]:
@@ -613,10 +608,6 @@ def _is_matrix(read: Index, column: str) -> bool:
 def variable(expr: Expr) -> str:
     """The name of an index that stands alone, else nothing."""
     return expr.name if isinstance(expr, Var) else ""
-
-
-def exchanged(expr: Expr, old: Expr, new: Expr) -> Expr:
-    return new if expr == old else map_children(expr, lambda e: exchanged(e, old, new))
 
 
 def require(holds: bool) -> None:

@@ -15,7 +15,7 @@ from loma.backends.lowering.cells import cell
 from loma.backends.lowering.plan import own_elements, reads_target, target_axes
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.ir import (
-    QUOTIENT, REMAINDER, AllReduce, If, Kind, Let, Loop, Node, Parallel, builtin,
+    GROUPS, QUOTIENT, REMAINDER, SEVERAL, AllReduce, If, Kind, Let, Loop, Node, Parallel, builtin,
 )  # fmt: skip
 from loma.backends.schedule.marks import HELD, mark_of, unmarked
 from loma.backends.schedule.walk import map_blocks
@@ -137,6 +137,15 @@ def _alone(node: Node) -> Node:
     """For one thread."""
     if isinstance(node, Loop) and node.role == "shared":
         node = replace(node, role="serial")
+    if isinstance(node, Let):
+        return replace(node, value=_one(node.value))
     return map_blocks(
         node, lambda block: tuple(_alone(n) for n in block if not isinstance(n, AllReduce))
     )
+
+
+def _one(expr: Expr) -> Expr:
+    """For a thread that has one value of each axis."""
+    if isinstance(expr, Builtin) and expr.name in (GROUPS, SEVERAL):
+        return _one(expr.args[0])
+    return map_children(expr, _one)

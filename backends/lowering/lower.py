@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set as AbstractSet
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
 from loma import errors
 from loma.backends.kernels.beside import reads_beside
 from loma.backends.kernels.ir import (
-    Chain, Kernel, Nested, Step, Panels, Sweep, as_statement, panels_of, temporaries,
+    Carrying, Chain, Kernel, Nested, Step, Panels, Sweep, as_statement, panels_of, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.pairs import Pairs
@@ -19,13 +19,12 @@ from loma.backends.lowering.index_statements import index_statement, library_cal
 from loma.backends.lowering.once import once_checks
 from loma.backends.lowering.serial import is_serial, tensors_in
 from loma.backends.schedule import storage
-from loma.backends.schedule.access import steps as steps_of
 from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
-    Allocate, Branch, Buffer, Bytes, Clear, Contract, Convolve, Count, Either, HostNode, Later,
-    Launch, Numbers, PairsPass, Pass, Piece, Question, Repeat, Reserve, Run, Serial, Spread,
-    Stream, Unit,
+    Allocate, Branch, Buffer, Bytes, Carried, Carry, Clear, Contract, Convolve, Count, Either,
+    HostNode, Later, Launch, Numbers, PairsPass, Pass, Piece, Question, Repeat, Reserve, Run,
+    Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.distinct import fill_together
@@ -56,7 +55,7 @@ class Lowering:
     """
 
     def __init__(
-        self, context: FunctionContext, private: set[str], passes: tuple[Sweep | Chain, ...] = ()
+        self, context: FunctionContext, private: set[str], passes: tuple[Sweep | Chain, ...]
     ) -> None:
         self._context = context
         self._passes = passes
@@ -114,6 +113,8 @@ class Lowering:
                 nodes = [self._chain(step)]
             case Pairs():
                 nodes = self._pairs(step)
+            case Carrying():
+                nodes = [self._carry(step)]
             case Zero(Var(name, TensorType()) as target):
                 later = storage.zeroed_before(block, position, name)
                 if later is not None:
@@ -328,15 +329,21 @@ class Lowering:
         lazy, self._lazy = self._lazy, {}  # all that its statements use is allocated
         with context.cut(pieces, extent), context.within(*_moving(kernel)):
             body = (*cleared, *self.block(kernel.body, outermost=False))
+            last = kernel.carried and self.block(kernel.carried.end, outermost=False)
         self._lazy = lazy
         context.kernel = None
         alive = lifetimes(kernel, (*registers, *_in_one_loop(body)))
         buffers = tuple(Buffer(var, *alive[name]) for name, var in private.items())
+        steps, _ = spread.steps_of(kernel.body, {kernel.axis.name})
         launch = Launch(
-            kernel, _work(kernel.body, {kernel.axis.name}), buffers, _scalars(kernel), pieces,
-            bytes_, body, frozenset(assigned(kernel.body)),
+            kernel, steps, buffers, _scalars(kernel), pieces,
+            bytes_, body, frozenset(assigned((*kernel.body, *_last(kernel)))),
             1 if kernel.rows else context.machine.block_least, one,
         )  # fmt: skip
+        if kernel.carried is not None:
+            own = kernel.carried
+            carried = Carried(own.sums, last or (), own.number, own.teams)
+            return [*nodes, replace(launch, carried=carried)]
         work = spread.work(kernel, one) if context.machine.teams else None
         if work is None:
             return [*nodes, launch]
@@ -345,12 +352,19 @@ class Lowering:
 
     def _one_by_one(self, kernel: Kernel) -> tuple[HostNode, ...]:
         """A kernel's statements with the tensors that are private to its iterations."""
-        private, lazy, ready = self._private, dict(self._lazy), set(self._ready)
         own = {var.name for var in kernel.private}
+        return self._without_private(own, kernel, kernel.source, kernel.source)
+
+    def _without_private(
+        self, own: set[str], kernel: Kernel, source: tuple[Stmt, ...], steps: Sequence[Step]
+    ) -> tuple[HostNode, ...]:
+        """Other steps for the statements of a kernel, of whose private tensors ``own`` are not
+        private there."""
+        private, lazy, ready = self._private, dict(self._lazy), set(self._ready)
         self._private = private - own
         tensors = tensors_in(kernel.source)
         nodes: list[HostNode] = []
-        for name in sorted(own - declared(kernel.source)):
+        for name in sorted(own - declared(source)):
             var = tensors[name]
             assert isinstance(var.type, TensorType)
             self._lazy[name] = var.type
@@ -359,7 +373,7 @@ class Lowering:
             nodes.append(Reserve(var))
             if name in kernel.zeroed:
                 nodes.append(self._allocate(name, True, False))
-        nodes += self.block(kernel.source, self._outermost)
+        nodes += self.block(steps, self._outermost)
         self._private, self._lazy, self._ready = private, lazy, ready
         return tuple(nodes)
 
@@ -390,6 +404,23 @@ class Lowering:
         self._private, self._lazy, self._touched = private, lazy, touched
         otherwise = self._inner(chain.otherwise, self._outermost)
         return Either(chain, then, otherwise, self._alone(operands))
+
+    def _carry(self, step: Carrying) -> Carry:
+        """Either way results get memory where something is written to them first."""
+        kernel, carried = step.kernel, step.kernel.carried
+        assert carried is not None
+        private, lazy, touched = self._private, dict(self._lazy), set(self._touched)
+        self._private = temporaries(step.items)
+        self._context.counts.add(carried.teams.name)
+        then = self._inner(step.items, self._outermost)
+        self._private, self._lazy, self._touched = private, lazy, touched
+        own = {var.name for var in kernel.private} - {var.name for var in carried.sums}
+        own -= temporaries(step.otherwise)
+        otherwise = self._without_private(own, kernel, step.source, step.otherwise)
+        widths = dict.fromkeys(sizes.product(sizes.dims_of(var)) for var in carried.sums)
+        rows = sizes.product(tuple(axis.extent for axis in kernel.axes))
+        bytes_ = tuple(_bytes(var, "") for var in carried.sums)
+        return Carry(carried.teams, step.wanted, rows, next(iter(widths)), bytes_, then, otherwise)
 
     def _pairs(self, pairs: Pairs) -> list[HostNode]:
         nodes: list[HostNode] = []
@@ -461,7 +492,7 @@ class Lowering:
         cache = context.choose("panel", panels.axis.name, options, WHOLE)
         stream = Stream(
             panels,
-            tuple(_bytes(var, count.name) for var in _held(panels) if count in _dims(var)),
+            tuple(_bytes(var, count.name) for var in _held(panels) if count in sizes.dims_of(var)),
             tuple(_bytes(var, "") for var in panels.streamed),
             cache,
             1 if any(map(_are_whole_panels, panels.body)) else machine.panel_least,
@@ -532,13 +563,20 @@ def _in_one_loop(nodes: Sequence[HostNode]) -> Iterator[tuple[Stmt, ...]]:
                 continue
 
 
+def _last(kernel: Kernel) -> tuple[Stmt, ...]:
+    return () if kernel.carried is None else kernel.carried.end
+
+
 def _moving(step: Kernel | Panels) -> list[Axis]:
     """What differs between the iterations of a kernel or panels: the index, or the first value and
     the number of a block."""
+    team = []
+    if isinstance(step, Kernel) and step.carried is not None:
+        team = [Axis(step.carried.number.name, step.carried.teams)]
     if step.first is None or step.count is None:
-        return list(step.axes) if isinstance(step, Kernel) else [step.axis]
+        return [*team, *step.axes] if isinstance(step, Kernel) else [step.axis]
     last = Binary("-", step.axis.extent, step.count, INT)
-    found = [Axis(step.first.name, Binary("+", last, IntConst(1), INT))]
+    found = [*team, Axis(step.first.name, Binary("+", last, IntConst(1), INT))]
     if isinstance(step, Kernel) and step.blocks is not None:
         found.append(Axis(step.blocks.number.name, step.blocks.count))
     return found
@@ -603,41 +641,11 @@ def _held(panels: Panels) -> Iterator[Var]:
             whole = {step.count.name: step.axis.extent}
             for var in _held(step):
                 assert isinstance(var.type, TensorType)
-                dims = tuple(substitute(dim, whole) for dim in _dims(var))
+                dims = tuple(substitute(dim, whole) for dim in sizes.dims_of(var))
                 yield Var(var.name, replace(var.type, dims=dims))
-
-
-def _dims(var: Var) -> tuple[Expr, ...]:
-    assert isinstance(var.type, TensorType)
-    return var.type.dims or ()
 
 
 def _scalars(kernel: Kernel) -> tuple[Var, ...]:
     """Scalars that the kernel changes: every thread has its own."""
     places = (place for place in written_places(kernel.body) if isinstance(place, Var))
     return tuple({p.name: p for p in places if not isinstance(p.type, TensorType)}.values())
-
-
-def _work(body: tuple[Stmt, ...], index: AbstractSet[str] = frozenset()) -> Expr:
-    """About how many steps of arithmetic one iteration takes, ranges that depend on its ``index``
-    aside."""
-    terms: list[Expr] = []
-    for stmt in body:
-        match stmt:
-            case IndexAssign(_, _, value, axes):
-                inner = [a for n in walk(value) if isinstance(n, Reduce) for a in n.axes]
-                own = [axis.extent for axis in (*axes, *inner)]
-                names = {axis.name for axis in (*axes, *inner)} | index
-                own = [extent for extent in own if not sizes.mentions(extent, names)]
-                terms.append(sizes.product((IntConst(steps_of(value)), *own)))
-            case For(counter, extent, inside):
-                work = _work(inside, index)
-                if not sizes.mentions(work, {counter}):
-                    terms.append(sizes.product((extent, work)))
-            case While(body=inside):
-                terms.append(_work(inside, index))
-            case If(_, then, other):
-                terms.append(_work(then or other, index))
-            case _:
-                continue
-    return sizes.total(tuple(terms))

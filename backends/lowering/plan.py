@@ -88,7 +88,7 @@ def make_plan(
     body: Expr,
     axes: tuple[Axis, ...],
     assign: bool,
-    beside: tuple[Index, ...] = (),
+    beside: tuple[Index, ...],
 ) -> Plan:
     """``beside``: what other statements read, which have the same loops unless axes are merged that
     they need apart."""
@@ -141,7 +141,7 @@ def merged_loops(
     kind: Kind,
     body: Expr,
     axes: tuple[Axis, ...],
-    beside: tuple[Index, ...] = (),
+    beside: tuple[Index, ...],
 ) -> tuple[list[Loop], list[Access], Access | None]:
     """The loops of a statement, those of the target first, with axes merged that every access walks
     through as one; what is accessed, and the target among it."""

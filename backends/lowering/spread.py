@@ -36,7 +36,7 @@ def work(kernel: Kernel, single: bool) -> tuple[Expr, Expr] | None:
         return None
     own = {axis.name for axis in kernel.axes}
     own |= {var.name for var in (kernel.count, kernel.first) if var is not None}
-    all_, starts = _of(kernel.body, own)
+    all_, starts = steps_of(kernel.body, middle=True)
     if kernel.count is not None:
         values = _ONE if single else IntConst(_BLOCK)
         all_, starts = (substitute(each, {kernel.count.name: values}) for each in (all_, starts))
@@ -48,27 +48,35 @@ def work(kernel: Kernel, single: bool) -> tuple[Expr, Expr] | None:
     return all_, starts
 
 
-def _of(body: tuple[Stmt, ...], own: AbstractSet[str]) -> tuple[Expr, Expr]:
-    """Steps, and kernels that statements would be; ranges that vary within the iteration aside."""
+def steps_of(
+    body: tuple[Stmt, ...], around: AbstractSet[str] = frozenset(), middle: bool = False
+) -> tuple[Expr, Expr]:
+    """About how many steps of arithmetic statements take, and how many kernels they would be; but
+    for ranges that depend on what is ``around``, or on the statement's own axes. A range that grows
+    with the counter of a loop has its length in the ``middle``, or does not count."""
     terms: list[Expr] = []
     starts: list[Expr] = []
     for stmt in body:
         match stmt:
             case IndexAssign(_, _, value, axes):
                 every = (*axes, *reduced_axes(value))
-                names = {axis.name for axis in every}
-                extents = [axis.extent for axis in every]
-                fixed = [each for each in extents if not sizes.mentions(each, names)]
+                names = {axis.name for axis in every} | around
+                fixed = [a.extent for a in every if not sizes.mentions(a.extent, names)]
                 terms.append(sizes.product((IntConst(steps(value)), *fixed)))
                 starts.append(_ONE)
             case For(counter, extent, inside):
-                # A range that grows with the counter has its length in the middle.
-                middle: dict[str, Expr] = {counter: Binary("//", extent, _TWO, INT)}
-                for out, each in zip((terms, starts), _of(inside, own), strict=True):
-                    out.append(sizes.product((extent, substitute(each, middle))))
-            case If(_, then, other):
-                for out, each in zip((terms, starts), _of(then or other, own), strict=True):
-                    out.append(each)
+                given: dict[str, Expr] = {}
+                if middle:
+                    given[counter] = Binary("//", extent, _TWO, INT)
+                found = (substitute(each, given) for each in steps_of(inside, around, middle))
+                for out, each in zip((terms, starts), found, strict=True):
+                    if not sizes.mentions(each, {counter}):
+                        out.append(sizes.product((extent, each)))
+            case While() | If():
+                inside = stmt.body if isinstance(stmt, While) else stmt.then or stmt.other
+                every_step, every_start = steps_of(inside, around, middle)
+                terms.append(every_step)
+                starts.append(every_start)
             case _:
                 continue
     return sizes.total(tuple(terms)), sizes.total(tuple(starts))

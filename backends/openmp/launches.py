@@ -21,12 +21,12 @@ from loma.backends.kernels.ir import Kernel, Until
 from loma.backends.openmp.print import write_tree
 from loma.backends.lowering.serial import tensors_in
 from loma.backends.schedule.host import (
-    Buffer, Bytes, Clear, Either, Group, Launch, PairsPass, Pass, Question, Serial, Spread,
-    Stream,
+    Buffer, Bytes, Carry, Clear, Either, Group, Launch, PairsPass, Pass, Question, Serial,
+    Spread, Stream, single,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core import sizes
-from loma.core.ir import Assign, Declare, IntConst, Stmt, Var
+from loma.core.ir import Assign, Declare, Stmt, Var
 from loma.core.walk import statements
 from loma.errors.spans import line_in_file
 
@@ -49,7 +49,7 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
             _write_zeros(owner, var)
         case Pass(otherwise=otherwise) | Either(otherwise=otherwise):  # there are no matrix units
             owner.nodes(otherwise)
-        case PairsPass() | Group() | Spread():
+        case PairsPass() | Group() | Spread() | Carry():
             raise AssertionError(node)
         case _:
             assert_never(node)
@@ -99,9 +99,7 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
             rounded = c.Binary("-", c.Binary("+", count, size), c.number(1))
             count = c.Binary("/", rounded, size)
         # a single element is a local variable, which the compiler may keep in a register
-        local = [
-            b.var for b in launch.buffers if sizes.product(sizes.dims_of(b.var)) == IntConst(1)
-        ]
+        local = single(launch)
         buffers = [buffer for buffer in launch.buffers if buffer.var not in local]
         write_workspace(owner, buffers)
         given = c.list_text((range_name(owner, kernel.source), count, context.ints(launch.work)))

@@ -160,8 +160,7 @@ class FunctionContext:
     def part_dims(self, tensor: Var) -> tuple[Expr, ...]:
         """As :meth:`dims`, but of the part of a tensor that a panel or block has of it, where those
         are the strides in memory."""
-        assert isinstance(tensor.type, TensorType)
-        own = tensor.type.dims or ()
+        own = sizes.dims_of(tensor)
         view = self.views.get(tensor.name)
         cut = view.whole if view else {}
         return tuple(own[k] if k in cut else dim for k, dim in enumerate(self.dims(tensor)))

@@ -13,7 +13,8 @@ from typing import TypeAlias
 from loma.backends.kernels.ir import Chain, Kernel, Panels, Sweep, Until, kernels_of
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.schedule.ir import InPlace, Parallel
-from loma.core.ir import Element, Expr, For, If, Stmt, Var, While
+from loma.core import sizes
+from loma.core.ir import Element, Expr, For, If, IntConst, Stmt, Var, While
 
 # ------------------------------------------------------------------------------------- memory
 
@@ -305,6 +306,18 @@ Bytes: TypeAlias = tuple[Element, Expr]  # so many elements of a dtype
 
 
 @dataclass(frozen=True, slots=True)
+class Carried:
+    """The iterations of a kernel are shared by ``teams`` teams of threads, each of which has
+    ``sums`` of its own: zero before its first iteration, and behind its last one ``end`` reads
+    them, where ``number`` is the team's."""
+
+    sums: tuple[Var, ...]
+    end: tuple[HostNode, ...]
+    number: Var
+    teams: Var
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """A kernel: its iterations run in parallel, each on one thread; where there are fewer than
     threads, one after the other, and the loops inside are parallel.
@@ -325,6 +338,7 @@ class Launch:
     writes: frozenset[str]
     least: int = 1
     single: bool = False
+    carried: Carried | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +372,21 @@ class Spread:
     iterations: Expr
     work: Expr
     launches: Expr
+    otherwise: tuple[HostNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """``then``, a launch that carries sums of ``bytes`` through ``rows`` iterations of ``width``
+    elements, and what adds up those of its ``teams``, where none of ``wanted`` is 0 and the device
+    finds that less to do; else ``otherwise``."""
+
+    teams: Var
+    wanted: tuple[Expr, ...]
+    rows: Expr
+    width: Expr
+    bytes: tuple[Bytes, ...]
+    then: tuple[HostNode, ...]
     otherwise: tuple[HostNode, ...]
 
 
@@ -433,7 +462,7 @@ class Either:
 HostNode: TypeAlias = (
     Reserve | Allocate | Clear | Permute | Later | CheckRange | CheckSome | CheckOnce
     | Contract | Convolve | Run | Unit | Branch | Count | Repeat | Serial | Launch | Stream
-    | Group | Spread | Pass | PairsPass | Either | Parallel | InPlace
+    | Group | Spread | Carry | Pass | PairsPass | Either | Parallel | InPlace
 )  # fmt: skip
 
 
@@ -448,3 +477,10 @@ def flat(body: Sequence[HostNode]) -> Iterator[HostNode]:
                 yield from flat((*then, *other))
             case _:
                 pass
+
+
+def single(launch: Launch) -> tuple[Var, ...]:
+    """The private tensors of a kernel that have one element."""
+    ones = (IntConst(1), launch.kernel.count if launch.single else None)
+    tensors = (buffer.var for buffer in launch.buffers)
+    return tuple(var for var in tensors if sizes.product(sizes.dims_of(var)) in ones)

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.schedule.host import (
-    Allocate, Arranged, Branch, Bytes, CheckOnce, CheckRange, CheckSome, Clear, Contract,
+    Allocate, Arranged, Branch, Bytes, Carry, CheckOnce, CheckRange, CheckSome, Clear, Contract,
     Convolve, Count, Either, Group, HostNode, Later, Launch, Meeting, Operand, PairsPass, Pass,
     Permute, Piece, Question, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
 )  # fmt: skip
@@ -92,6 +92,10 @@ def _node(node: HostNode) -> list[str]:
             many = f"{text(iterations)} iterations of {text(work)} steps"
             head = f"if {many} fill the device, not {text(launches)} launches:"
             return [head, *_block((launch,)), "otherwise:", *_block(otherwise)]
+        case Carry():
+            many = f"{text(node.rows)} rows of {text(node.width)} keep {node.teams.name} teams busy"
+            where = " and ".join([*map(text, node.wanted), many])
+            return [f"if {where}:", *_block(node.then), "otherwise:", *_block(node.otherwise)]
         case Stream():
             return _stream(node)
         case Pass():
@@ -217,13 +221,21 @@ def _launch(node: Launch) -> list[str]:
     shared = node.writes - {buffer.var.name for buffer in node.buffers}
     if shared:
         facts.append(f"writes {', '.join(sorted(shared))}")
+    sums = () if node.carried is None else node.carried.sums
     private = [
         f"private {_declared(buffer.var)}  # statements {buffer.first} to {buffer.last}"
         for buffer in node.buffers
+        if buffer.var not in sums
     ]
+    if node.carried is not None:
+        head = f"{node.carried.teams.name} teams, a {head}"
+        private += [f"carried {_declared(var)}" for var in sums]
     private += [f"private {_declared(var)}" for var in node.scalars]
     inside = indented([*_pieces(node.pieces), *private])
-    return [f"{head}  # {'; '.join(facts)}", *inside, *_block(node.body)]
+    lines = [f"{head}  # {'; '.join(facts)}", *inside, *_block(node.body)]
+    if node.carried is not None:
+        lines += indented(["behind the last one of a team:", *_block(node.carried.end)])
+    return lines
 
 
 def _stream(node: Stream) -> list[str]:

@@ -41,6 +41,10 @@ POSITION = "@position"
 CEILING = "@ceiling"
 QUOTIENT = "@quotient"
 REMAINDER = "@remainder"
+# Of an axis of which a thread may have several values at once (``Team.several``): how many groups
+# of these there are, (extent,); and those from one on, (value,)
+GROUPS = "@groups"
+SEVERAL = "@several"
 # How many steps of a loop, around one of ``rest`` steps, make about so many; at least 1
 STEPS_OF = "@steps_of"
 

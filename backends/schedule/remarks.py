@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from loma.backends.schedule.host import (
-    Branch, Contract, Convolve, Count, Either, Group, HostNode, Later, Pass, Repeat, Serial, Spread,
-    Stream, Unit,
+    Branch, Carry, Contract, Convolve, Count, Either, Group, HostNode, Later, Pass, Repeat,
+    Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Let, Parallel, Store
 from loma.backends.schedule.printer import text
@@ -39,7 +39,7 @@ def remarks(tree: Sequence[HostNode], machine: Target) -> Callable[[Stmt], str]:
                     visit(otherwise)
                 case Spread(otherwise=otherwise):
                     visit(otherwise)
-                case Either(then=then, otherwise=otherwise):
+                case Either(then=then, otherwise=otherwise) | Carry(then=then, otherwise=otherwise):
                     visit((*then, *otherwise))
                 case _:
                     continue

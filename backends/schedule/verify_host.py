@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from loma.backends.schedule.host import (
-    Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, Either,
-    Group, HostNode, Later, Launch, PairsPass, Pass, Permute, Piece, Repeat, Reserve, Run, Serial,
-    Spread, Stream, Unit,
+    Allocate, Branch, Carry, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count,
+    Either, Group, HostNode, Later, Launch, PairsPass, Pass, Permute, Piece, Repeat, Reserve,
+    Run, Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.host_printer import head
 from loma.backends.schedule.ir import InPlace, Parallel
@@ -120,7 +120,8 @@ class _Verifier:
             case Permute(var, operand, order):
                 self.tensor(operand)
                 self.alone()
-                self.require(sorted(order) == list(range(_rank(operand))), "no order of dimensions")
+                every = list(range(len(dims_of(operand))))
+                self.require(sorted(order) == every, "no order of dimensions")
                 self.declare(var)
             case Later(var, body, value):
                 with self.inner():
@@ -164,6 +165,12 @@ class _Verifier:
                 self.ints(iterations, work, launches)
                 self.launch(launch)
                 self.inside(otherwise)
+            case Carry():
+                self.alone()
+                self.known(*node.wanted)
+                self.ints(node.rows, node.width, *(many for _, many in node.bytes))
+                self.inside(node.then, node.teams.name)
+                self.inside(node.otherwise)
             case Stream():
                 self.stream(node)
             case Pass():
@@ -221,7 +228,7 @@ class _Verifier:
             case CheckOnce(cells, noted, axes, places, needs=needs):
                 sizes = [size for _, size in places if size is not None]
                 self.ints(*(extent for _, extent in axes), *sizes, *needs)
-                self.require(len(axes) == _rank(cells), "not one cell for each point")
+                self.require(len(axes) == len(dims_of(cells)), "not one cell for each point")
                 with self.inner():
                     self.declare(cells)
                     self.block(noted)
@@ -235,7 +242,7 @@ class _Verifier:
             self.tensor(operand.tensor)
             self.ints(*(place for _, place in operand.fixed))
             self.ints(*(value for cut in operand.cuts for value in (cut.start, cut.count)))
-            rank = _rank(operand.tensor) - len(operand.fixed)
+            rank = len(dims_of(operand.tensor)) - len(operand.fixed)
             self.require(len(part) == rank, f"'{operand.tensor.name}' has another rank")
 
     def convolve(self, node: Convolve) -> None:
@@ -247,7 +254,7 @@ class _Verifier:
             own = sorted(dim for dim in part.order if dim >= 0)
             grouped = part.order[:1] != (-1,)
             count = 2 + grouped + len(node.spatial)
-            complete = own == list(range(_rank(part.tensor))) and len(own) == count
+            complete = own == list(range(len(dims_of(part.tensor)))) and len(own) == count
             self.require(complete, f"not all dimensions of '{part.tensor.name}'")
             self.ints(*(value for cut in part.cuts for value in (cut.start, cut.count)))
             self.require({cut.dim for cut in part.cuts} <= {*own}, "there is no such dimension")
@@ -260,6 +267,10 @@ class _Verifier:
         self.ints(*(axis.extent for axis in kernel.axes))
         number = None if kernel.blocks is None else kernel.blocks.number
         part = [var.name for var in (kernel.count, kernel.first, number) if var is not None]
+        carried, team = node.carried, []
+        if carried is not None:
+            self.ints(carried.teams)
+            team = [carried.number.name]
         with self.inner(*part):
             self.ints(node.work)
         self.pieces(node.pieces, kernel.count is not None)
@@ -273,6 +284,10 @@ class _Verifier:
                     self.require(0 <= buffer.first <= buffer.last, "a life that ends before it")
                     self.declare(buffer.var)
                 self.block(node.body)
+                if carried is not None:
+                    mine = {buffer.var for buffer in node.buffers}
+                    self.require(mine >= {*carried.sums}, "sums that have no memory")
+                    self.inside(carried.end, *team)
         self.writes, self.launched = before, False
 
     def stream(self, node: Stream) -> None:
@@ -312,9 +327,5 @@ class _Verifier:
         self.require(allowed or not pieces, "pieces without blocks")
         for piece in pieces:
             self.tensor(piece.tensor)
-            self.require(0 <= piece.dim < _rank(piece.tensor), "there is no such dimension")
+            self.require(0 <= piece.dim < len(dims_of(piece.tensor)), "there is no such dimension")
             self.ints(piece.stride)
-
-
-def _rank(var: Var) -> int:
-    return len(dims_of(var))

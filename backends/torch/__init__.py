@@ -151,12 +151,11 @@ def _code(module: Module, device: Device, probes: list[Probe] | None = None) -> 
     """What files with functions have in common; see :func:`codegen.lower_function`."""
     from loma.backends.torch import codegen
 
-    launched: list[dict[str, Any]] = []
-    kernels = [  # first, because what cannot be lowered is found here
-        codegen.lower_function(function, module, device, probes, launched)
+    lowered = {  # first, because what cannot be lowered is found here
+        function.name: codegen.lower_function(function, module, device, probes)
         for function in module.functions
         if is_tensor_function(function)
-    ]
+    }
     return {
         "path": Path(module.path).name,
         "aten": codegen.calls_aten(module),
@@ -165,8 +164,9 @@ def _code(module: Module, device: Device, probes: list[Probe] | None = None) -> 
         "launches": device.launches,
         "includes": codegen.includes(module, device),
         "helpers": codegen.lower_scalars(module, device.machine),
-        "kernels": kernels,
-        "launched": launched,
+        "kernels": [one.text for one in lowered.values()],
+        "launched": [kernel for one in lowered.values() for kernel in one.kernels],
+        "narrow": {name: one.narrow for name, one in lowered.items()},
     }
 
 

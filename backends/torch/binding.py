@@ -17,7 +17,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.printer import print_param, print_type
-from loma.core.sizes import bindings
+from loma.core.sizes import bindings, dims_in
 from loma.packed_calls import packed_record
 
 if TYPE_CHECKING:
@@ -72,12 +72,8 @@ def _shown(name: str, packings: Packings | None) -> str:
 # --------------------------------------------------------------------------------------- slots
 
 
-def _dims(type_: Type) -> tuple[Expr, ...]:
-    return type_.dims or () if isinstance(type_, TensorType) else ()
-
-
 def _rank(type_: Type) -> int:
-    return -1 if isinstance(type_, TensorType) and type_.dims is None else len(_dims(type_))
+    return -1 if isinstance(type_, TensorType) and type_.dims is None else len(dims_in(type_))
 
 
 def slot_names(function: Function, zeroed: Collection[int]) -> tuple[str, ...]:
@@ -193,7 +189,7 @@ class FunctionRow:
         return [
             *((self._array("dims", k), self._param_dims(param))
               for k, param in enumerate(self.function.params)),
-            *((self._array("result", k), [self._dim(dim) for dim in _dims(type_)])
+            *((self._array("result", k), [self._dim(dim) for dim in dims_in(type_)])
               for k, type_ in enumerate(self.result_types)),
         ]  # fmt: skip
 
@@ -206,11 +202,11 @@ class FunctionRow:
     def _param_dims(self, param: Param) -> list[str]:
         passed = self.passed
         bound = {
-            at.dim: bind_row(_dims(param.type)[at.dim], at, self.slots[size])
+            at.dim: bind_row(dims_in(param.type)[at.dim], at, self.slots[size])
             for size, at in bindings(passed).items()
             if passed[at.param] is param
         }
-        return [bound.get(k) or self._dim(dim) for k, dim in enumerate(_dims(param.type))]
+        return [bound.get(k) or self._dim(dim) for k, dim in enumerate(dims_in(param.type))]
 
     @property
     def parameters(self) -> list[str]:

@@ -8,7 +8,7 @@ Scalar functions become templates of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from loma import config, errors
@@ -92,15 +92,21 @@ def tree_of(
     return context, tree
 
 
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A function's C++, what is known of its kernels for another device, and which of its tensors
+    may keep a narrow dtype: a bit for each (``register_device_kernels`` in tables.h)."""
+
+    text: str
+    kernels: list[dict[str, Any]]
+    narrow: int
+
+
 def lower_function(
-    function: Function,
-    module: Module,
-    device: Device,
-    probes: list[Probe] | None = None,
-    kernels: list[dict[str, Any]] | None = None,
-) -> str:
+    function: Function, module: Module, device: Device, probes: list[Probe] | None = None
+) -> Lowered:
     """The C++ of a tensor function; see the module's docstring. With ``probes`` it times its
-    statements. What is known of its kernels for another device is added to ``kernels``."""
+    statements."""
     for type_, span in aggregates(function):
         raise errors.BackendLacksOperator(
             f"'{function.name}' works on tensors, and {print_type(type_)} belongs to scalar "
@@ -142,12 +148,9 @@ def lower_function(
         result=_result_type(context),
         params=params,
         body=writer.text(),
-        narrow=_narrow(function, tree),
         **_entry(function),
     )
-    if kernels is not None:
-        kernels += context.kernels
-    return str(text).rstrip("\n")
+    return Lowered(str(text).rstrip("\n"), context.kernels, _narrow(function, tree))
 
 
 def _is_called(function: Function, module: Module) -> bool:

@@ -36,10 +36,6 @@ class Parts:
     flags: tuple[str, ...] = ()
     prelude: str = "prelude.h"
 
-    def has_first(self, operator: str) -> bool:
-        """Whether what a call of the operator needs is compiled with the module."""
-        return self._is_first(self.together[operator])
-
     def _is_first(self, numbers: tuple[int, ...]) -> bool:
         return self.first is None or set(numbers) <= set(self.first)
 

@@ -15,9 +15,9 @@ from loma.backends.cfamily.device import Device
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.host import (
-    Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, Either,
-    Group, HostNode, Later, Launch, PairsPass, Pass, Permute, Repeat, Reserve, Run, Serial,
-    Spread, Stream, Unit,
+    Allocate, Branch, Carry, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count,
+    Either, Group, HostNode, Later, Launch, PairsPass, Pass, Permute, Repeat, Reserve, Run,
+    Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.torch import checks, libraries
@@ -114,7 +114,7 @@ class Statements:
                 node = replace(node, apart=node.apart and not one_by_one)
                 with self._timed((), title=title):
                     self.device.write(self, node)
-            case Group() | Spread() | Pass() | PairsPass() | Either():
+            case Group() | Spread() | Carry() | Pass() | PairsPass() | Either():
                 self.device.write(self, node)
             case _:
                 assert_never(node)

@@ -163,7 +163,7 @@ class Host(Expressions):
         return f"loma::shaped({text}, {self.shape(type_)}, {cpp_string(place)})"
 
     def shape(self, type_: TensorType) -> str:
-        dims = type_.dims or ()
+        dims = sizes.dims_in(type_)
         return c.text(c.Braces("", tuple(self.value(dim, INT) for dim in dims)))
 
     def allocate(self, type_: TensorType, function: str) -> str:
@@ -234,8 +234,7 @@ def _may_refuse(op: Op) -> bool:
         case "reshape", [None]:
             return True
         case "reshape", [dims]:
-            assert isinstance(op.type, TensorType)
-            return not sizes.equal(sizes.product(dims or ()), sizes.product(op.type.dims or ()))
+            return not sizes.equal(sizes.product(dims or ()), sizes.product(sizes.dims_of(op)))
         case "matmul", [left, right]:
             if not (left and right and _provable(op)):
                 return True

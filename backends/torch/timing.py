@@ -20,6 +20,7 @@ from loma.backends.kernels.cost import Cost, cost_of, is_work
 from loma.core.effects import declared
 from loma.core.ir import Element, Expr, Function, Return, Stmt, TensorType, Var
 from loma.core.printer import print_stmt
+from loma.core.sizes import dims_of
 from loma.core.walk import statements, variables
 from loma.errors.spans import line_in_file
 
@@ -113,6 +114,5 @@ def _in_scope(function: Function) -> set[str]:
     """Names of sizes, arguments and variables; those of indices are not among them."""
     names = {param.name for param in function.params}
     for param in function.params:
-        if isinstance(param.type, TensorType):
-            names |= {name for dim in param.type.dims or () for name in variables(dim)}
+        names |= {name for dim in dims_of(param) for name in variables(dim)}
     return names | declared(function.body)

@@ -24,17 +24,16 @@ from loma.core.ir import (
 from loma.core.walk import free_variables, substitute_type
 from loma.errors.spans import Span
 from loma.frontend.arguments import passed
-from loma.frontend.expressions import expression as ex, stacks
+from loma.frontend.expressions import expression as ex
 from loma.frontend.expressions.counting import range_bounds, range_of
-from loma.frontend.expressions.operators import argument_of, operator
-from loma.frontend.expressions.parts import USAGE
-from loma.frontend.expressions.places import argument_place, check_no_element
+from loma.frontend.expressions.operators import USAGE, argument_of, operator
 from loma.frontend.expressions.reductions import REDUCTIONS, reduction
 from loma.frontend.foreign import INFINITY, instead, is_foreign
 from loma.frontend.scope import Scope, span_of
-from loma.frontend.syntax.attributes import method
+from loma.frontend.syntax.attributes import method, misused_stack
 from loma.frontend.syntax.unsupported import unsupported
 from loma.frontend.types import fixed_sizes, has_dimensions
+from loma.frontend.writable import argument_place, check_no_element
 
 _SCALAR_HINTS = {
     "where": "on scalars write a if cond else b",
@@ -57,7 +56,7 @@ def call(scope: Scope, node: ast.Call) -> Expr:
             pass
         case ast.Attribute(value=ast.Name(id="loma"), attr=name) if name in OPERATORS:
             own = True
-        case ast.Attribute() as stack if (error := stacks.misused(scope, stack)) is not None:
+        case ast.Attribute() as stack if (error := misused_stack(scope, stack)) is not None:
             raise error
         case _:
             raise method(scope, node)

@@ -16,11 +16,12 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.printer import print_expr
 from loma.errors.spans import Span
-from loma.frontend.expressions import calls, invariants, operators, slices
+from loma.frontend.expressions import calls, operators, slices
+from loma.frontend.expressions.invariants import is_invariant
 from loma.frontend.expressions.ranges import escape
 from loma.frontend.scope import Scope, span_of, too_long
 from loma.frontend.syntax import attributes
-from loma.frontend.syntax.python_syntax import SYMBOLS, elts
+from loma.frontend.syntax.python_syntax import SYMBOLS, elts, is_slice
 from loma.frontend.syntax.unsupported import unsupported
 from loma.frontend.types import has_dimensions
 
@@ -31,11 +32,18 @@ _COMPARE: dict[type[ast.cmpop], str] = {
 
 def expression(scope: Scope, node: ast.expr) -> Expr:
     """The expression. Inside index statements and reductions it is a scalar."""
-    known = invariants.invariant(scope, node) if scope.elementwise else None
+    known = _invariant(scope, node) if scope.elementwise and is_invariant(scope, node) else None
     expr = _expression(scope, node) if known is None else known
     if scope.elementwise and isinstance(expr.type, TensorType):
         return _element(expr)
     return expr
+
+
+def _invariant(scope: Scope, node: ast.expr) -> Expr | None:
+    """The value of whole tensors, worked out before the statement; None if it is no number."""
+    with scope.having(elementwise=False):
+        value = expression(scope, node)
+        return scope.once(b.as_scalar(value)) if b.is_rank0(value.type) else None
 
 
 def _element(expr: Expr) -> Expr:
@@ -321,7 +329,7 @@ def _tensor_element(
     type_, nodes = base.type, elts(node.slice)
     assert isinstance(type_, TensorType)
     if type_.dims is not None and not (scope.elementwise or padded or target):
-        part = slices.is_slice(nodes, len(type_.dims))
+        part = is_slice(nodes, len(type_.dims))
         if part or (nodes and not isinstance(base, Var)):
             found = slices.sliced(scope, node, base, type_.dims)
             return found if part else b.as_scalar(found)

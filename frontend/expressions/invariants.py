@@ -8,33 +8,26 @@ from __future__ import annotations
 
 import ast
 
-from loma.core import builder as b
 from loma.core.definitions import OPERATORS
-from loma.core.ir import Expr, TensorType
-from loma.frontend.expressions import expression as ex
-from loma.frontend.expressions.slices import is_slice
+from loma.core.sizes import dims_in
 from loma.frontend.scope import Scope
-from loma.frontend.syntax.python_syntax import elts
+from loma.frontend.syntax.python_syntax import elts, is_slice
 from loma.frontend.types import has_dimensions
 
 
-def invariant(scope: Scope, node: ast.expr) -> Expr | None:
-    """The value of a call of an operator, or of a product ``a @ b``, on whole tensors; None where
-    the expression is none of these, has an index in it or is no number."""
+def is_invariant(scope: Scope, node: ast.expr) -> bool:
+    """Whether it is a call of an operator, or a product ``a @ b``, on whole tensors, without an
+    index, and may be worked out before the statement."""
     match node:
         case ast.Call(func=ast.Name(id=name)) if name in OPERATORS:
             operands = [*node.args, *(keyword.value for keyword in node.keywords)]
         case ast.BinOp(op=ast.MatMult(), left=left, right=right):
             operands = [left, right]
         case _:
-            return None
+            return False
     if _has_index(scope, node) or not any(_is_whole(scope, item) for item in operands):
-        return None
-    if scope.in_condition():  # what may fail must not be worked out before
-        return None
-    with scope.having(elementwise=False):
-        value = ex.expression(scope, node)
-        return scope.once(b.as_scalar(value)) if b.is_rank0(value.type) else None
+        return False
+    return not scope.in_condition()  # what may fail must not be worked out before
 
 
 def _has_index(scope: Scope, node: ast.expr) -> bool:
@@ -49,9 +42,7 @@ def _is_whole(scope: Scope, node: ast.expr) -> bool:
             symbol = scope.named(node)
             return symbol is not None and has_dimensions(symbol.type)
         case ast.Subscript(value=ast.Name(id=name)) if name in scope.symbols:
-            type_ = scope.symbols[name].type
-            rank = len(type_.dims or ()) if isinstance(type_, TensorType) else 0
-            return is_slice(elts(node.slice), rank)
+            return is_slice(elts(node.slice), len(dims_in(scope.symbols[name].type)))
         case ast.Call(func=ast.Name(id="stack")):
             return True  # of numbers as well
         case ast.GeneratorExp():

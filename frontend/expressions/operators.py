@@ -15,6 +15,15 @@ from loma.frontend.scope import Scope, span_of, too_long
 from loma.frontend.types import fixed_sizes
 
 
+# Operators with several results: only an assignment takes them.
+USAGE = {
+    "split": "a, b = split(x, [m, n], dim)",
+    "unbind": "a, b = unbind(x, dim)",
+    "sort": "values, indices = sort(x, dim, descending)",
+    "topk": "values, indices = topk(x, k, dim, largest)",
+}
+
+
 def argument_of(scope: Scope, node: ast.expr) -> Expr | list[Expr]:
     """An argument of an operator: an expression, or a list of them."""
     if isinstance(node, ast.List | ast.Tuple):

@@ -15,20 +15,13 @@ from loma.core.ir import INT, Expr, IntConst, TensorType
 from loma.core.printer import print_expr
 from loma.errors.spans import Span
 from loma.frontend.expressions import expression as ex
-from loma.frontend.expressions.operators import argument_of
+from loma.frontend.expressions.operators import USAGE, argument_of
 from loma.frontend.expressions.slices import part_along
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.types import fixed_sizes
 
 Result: TypeAlias = tuple[Expr, TensorType]
 Slots: TypeAlias = dict[str, ast.expr]  # arguments by name
-
-USAGE = {
-    "split": "a, b = split(x, [m, n], dim)",
-    "unbind": "a, b = unbind(x, dim)",
-    "sort": "values, indices = sort(x, dim, descending)",
-    "topk": "values, indices = topk(x, k, dim, largest)",
-}
 
 
 def _slots(node: ast.Call, names: tuple[str, ...], required: int) -> Slots:

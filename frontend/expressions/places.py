@@ -1,4 +1,4 @@
-"""Places: what a statement writes to, and what a call may be given."""
+"""Places: what a statement writes to."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from loma import errors
 from loma.core import builder as b
 from loma.core.aliases import CERTAIN, meetings
 from loma.core.ir import (
-    ArrayType, Call, Expr, Function, Index, Member, Place, StackType, StructType, TensorType, Type,
-    Var,
+    ArrayType, Call, Function, Index, Member, Place, StructType, Type, Var,
 )  # fmt: skip
-from loma.core.unbounded import is_borrowed, is_unbounded
-from loma.core.walk import is_place, root
+from loma.core.unbounded import is_unbounded
 from loma.errors.spans import Span
 from loma.frontend.expressions import expression as ex
 from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.syntax.unsupported import unsupported
 from loma.frontend.types import check_declarable
+from loma.frontend.writable import check_written
 
 
 def place(scope: Scope, node: ast.expr) -> Place:
@@ -30,7 +29,7 @@ def place(scope: Scope, node: ast.expr) -> Place:
             check_root(scope, node)
             found = ex.expression(scope, node)
             assert isinstance(found, Index | Member)
-            _check_written(scope, found, span_of(node))
+            check_written(scope, found, span_of(node))
             return found
         case ast.Starred():
             raise unsupported(node)
@@ -75,31 +74,6 @@ def check_root(scope: Scope, node: ast.Subscript | ast.Attribute) -> str:
     return root.id
 
 
-def check_no_element(scope: Scope, node: ast.expr, what: str) -> None:
-    """Refuses an element of a tensor for an argument that is written to."""
-    symbol = scope.named(node.value) if isinstance(node, ast.Subscript) else None
-    if symbol is not None and isinstance(symbol.type, TensorType):
-        raise errors.CallArgNotLHS(
-            f"{what} is Out, and an element of a tensor cannot be passed there", span_of(node),
-            hint="let the function return what it computes: x[i] = f(...), or x[i], y[i] = f(...) "
-            "for two results",
-        )  # fmt: skip
-
-
-def argument_place(scope: Scope, arg: Expr, what: str) -> None:
-    """Refuses an argument that is written to and cannot be."""
-    if not is_place(arg):
-        raise errors.CallArgNotLHS(
-            f"{what} is Out, so it must be a variable that can be written to", arg.span
-        )
-    try:
-        _check_written(scope, arg, arg.span)
-    except errors.UserError as error:
-        raise errors.ArgOutNotLValue(
-            f"{what} is Out, but {error.message}", arg.span, related=error.related
-        ) from None
-
-
 def whole_value(scope: Scope, target: Type, span: Span) -> None:
     """Refuses an assignment of all of something whose length is not known."""
     if not is_unbounded(target, scope.program.structs):
@@ -119,27 +93,6 @@ def holds_struct(type_: Type) -> bool:
     while isinstance(type_, ArrayType):
         type_ = type_.element
     return isinstance(type_, StructType)
-
-
-def stack_variable(scope: Scope, node: ast.expr) -> Var | None:
-    """The stack that a name means; None for everything else."""
-    symbol = scope.named(node)
-    if symbol is None or not isinstance(symbol.type, StackType):
-        return None
-    return Var(symbol.name, symbol.type, span_of(node))
-
-
-def _check_written(scope: Scope, place: Expr, span: Span) -> None:
-    """Refuses a place that is read only."""
-    name = root(place)
-    symbol = scope.check_writable(name, span)
-    whole = is_unbounded(place.type, scope.program.structs)
-    if symbol.kind == "In" and (is_borrowed(place) or whole):
-        raise errors.WriteToInArgument(
-            f"'{name}' is an In struct, whose arrays are read only", span,
-            hint="make the argument Out[...]", var=name,
-            related=((symbol.span, "declared here"),),
-        )  # fmt: skip
 
 
 def check_aliases(scope: Scope, callee: Function, call: Call) -> None:

@@ -16,24 +16,10 @@ from loma.core.printer import print_expr
 from loma.errors.spans import Span
 from loma.frontend.expressions import expression as ex
 from loma.frontend.scope import Scope, Symbol, span_of
-from loma.frontend.syntax.python_syntax import elts
+from loma.frontend.syntax.python_syntax import elts, is_ellipsis, is_new_dimension
 from loma.frontend.types import fixed_sizes, has_dimensions
 
 _ONE = IntConst(1)
-
-
-def is_slice(nodes: list[ast.expr], rank: int) -> bool:
-    """Whether the subscripts make a tensor: full rank without ``:`` and ``...`` is an element."""
-    marks = (isinstance(n, ast.Slice) or _is_ellipsis(n) or _is_new(n) for n in nodes)
-    return len(nodes) < rank or any(marks)
-
-
-def _is_ellipsis(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is ...
-
-
-def _is_new(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 def sliced(scope: Scope, node: ast.Subscript, base: Expr, dims: tuple[Expr, ...]) -> Expr:
@@ -45,7 +31,7 @@ def sliced(scope: Scope, node: ast.Subscript, base: Expr, dims: tuple[Expr, ...]
     kept: list[Expr] = []
     dim = -1
     for item in nodes:
-        if _is_new(item):
+        if is_new_dimension(item):
             kept.append(_ONE)
             continue
         dim += 1
@@ -62,7 +48,7 @@ def sliced(scope: Scope, node: ast.Subscript, base: Expr, dims: tuple[Expr, ...]
             end = sizes.simplify(b.binary("+", start, _ONE))
             value = part_along(value, dim, start, end, span)
     kept += dims[dim + 1 :]
-    if len(kept) == len(dims) and not any(map(_is_new, nodes)):
+    if len(kept) == len(dims) and not any(map(is_new_dimension, nodes)):
         return value
     return b.operator("reshape", (value,), {"shape": tuple(kept)}, span)
 
@@ -73,7 +59,7 @@ def part(
     """For each dimension where the part of a tensor starts, its step, and how many positions it
     has; None for one position, which is no dimension of the part."""
     nodes = _for_each(node, dims)
-    if new := [item for item in nodes if _is_new(item)]:
+    if new := [item for item in nodes if is_new_dimension(item)]:
         raise errors.SyntaxNotSupported(
             "'None' makes a new dimension of a value, and stands in no target", span_of(new[0])
         )
@@ -94,10 +80,10 @@ def part(
 def _for_each(node: ast.Subscript, dims: tuple[Expr, ...]) -> list[ast.expr]:
     """A subscript for each of the first dimensions: ``...`` stands for as many as are missing."""
     nodes = elts(node.slice)
-    places = [k for k, item in enumerate(nodes) if _is_ellipsis(item)]
+    places = [k for k, item in enumerate(nodes) if is_ellipsis(item)]
     if len(places) > 1:
         raise errors.SyntaxNotSupported("'...' stands once in a slice", span_of(nodes[places[1]]))
-    given = len(nodes) - len(places) - sum(map(_is_new, nodes))
+    given = len(nodes) - len(places) - sum(map(is_new_dimension, nodes))
     if given > len(dims):
         raise errors.RankMismatch(
             f"'{ast.unparse(node.value)}' has rank {len(dims)}, but has {given} subscripts",

@@ -8,8 +8,9 @@ from loma import errors
 from loma.core import builder as b
 from loma.core.ir import Declare, Expr, Index, Pop, Push, StackType, Stmt, TensorType, Var
 from loma.frontend.expressions import expression as ex
-from loma.frontend.expressions.places import place, stack_variable
+from loma.frontend.expressions.places import place
 from loma.frontend.scope import Scope, Symbol, span_of
+from loma.frontend.syntax.attributes import stack_variable
 from loma.frontend.types import read_stack, size_in_scope
 
 
@@ -82,20 +83,3 @@ def pop(scope: Scope, node: ast.Assign) -> Stmt | None:
             related=((scope.symbols[stack.name].span, "declared here"),),
         )
     return Pop(stack, found, span_of(node))
-
-
-def misused(scope: Scope, node: ast.Attribute) -> errors.UserError | None:
-    """The error for a method of a stack where it does not stand; None if it is no stack's."""
-    stack = stack_variable(scope, node.value)
-    if stack is None:
-        return None
-    name, hint = stack.name, None
-    match node.attr:
-        case "pop":
-            message = f"'{name}.pop()' stands only as an assignment of its own"
-            hint = f"x = {name}.pop()"
-        case "push":
-            message = f"'{name}.push(...)' is a statement of its own"
-        case other:
-            message, hint = f"a stack has no '{other}'", f"{name}.push(x), or x = {name}.pop()"
-    return errors.SyntaxNotSupported(message, span_of(node), hint=hint)

@@ -12,6 +12,7 @@ from loma.core.ir import (
     TensorType, Unpack, Var, Zero,
 )  # fmt: skip
 from loma.core.printer import print_type
+from loma.core.sizes import dims_of
 from loma.core.walk import blocks, free_variables, map_blocks, map_expressions, substitute
 from loma.frontend.scope import Scope, Symbol
 
@@ -119,8 +120,7 @@ def _hoist(scope: Scope, target: Var, renamed: dict[str, Expr]) -> None:
         return  # two results of one call, or a second one
     taken = target.name in scope.ended or target.name in scope.hoisted
     scope.ended[target.name] = "local"
-    dims = target.type.dims or () if isinstance(target.type, TensorType) else ()
-    for name in {name for dim in dims for name in free_variables(dim)}:
+    for name in {name for dim in dims_of(target) for name in free_variables(dim)}:
         if not scope.is_size(name):
             raise errors.UnknownSizeVariable(
                 f"'{target.name}' is {print_type(target.type)}, and '{name}' is not known before "

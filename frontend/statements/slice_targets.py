@@ -16,10 +16,10 @@ from loma.core.printer import print_expr
 from loma.core.walk import at, free_variables
 from loma.errors.spans import Span
 from loma.frontend.expressions import expression as ex
-from loma.frontend.expressions.slices import is_slice, part
+from loma.frontend.expressions.slices import part
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.statements.index_statement import Operation
-from loma.frontend.syntax.python_syntax import elts
+from loma.frontend.syntax.python_syntax import elts, is_slice
 
 
 def is_slice_target(scope: Scope, node: ast.Subscript) -> bool:

@@ -9,7 +9,7 @@ from loma import errors
 from loma.core import builder as b
 from loma.core.builtins import BUILTINS
 from loma.core.definitions import OPERATORS
-from loma.core.ir import Expr, TensorType
+from loma.core.ir import Expr, StackType, TensorType, Var
 from loma.core.printer import print_expr
 from loma.frontend import foreign
 from loma.frontend.scope import Scope, span_of
@@ -39,6 +39,31 @@ def method(scope: Scope, node: ast.Call) -> errors.UserError:
     return errors.SyntaxNotSupported(
         "only functions that have a name can be called", span_of(func), hint=hint
     )
+
+
+def stack_variable(scope: Scope, node: ast.expr) -> Var | None:
+    """The stack that a name means; None for everything else."""
+    symbol = scope.named(node)
+    if symbol is None or not isinstance(symbol.type, StackType):
+        return None
+    return Var(symbol.name, symbol.type, span_of(node))
+
+
+def misused_stack(scope: Scope, node: ast.Attribute) -> errors.UserError | None:
+    """The error for a method of a stack where it does not stand; None if it is no stack's."""
+    stack = stack_variable(scope, node.value)
+    if stack is None:
+        return None
+    name, hint = stack.name, None
+    match node.attr:
+        case "pop":
+            message = f"'{name}.pop()' stands only as an assignment of its own"
+            hint = f"x = {name}.pop()"
+        case "push":
+            message = f"'{name}.push(...)' is a statement of its own"
+        case other:
+            message, hint = f"a stack has no '{other}'", f"{name}.push(x), or x = {name}.pop()"
+    return errors.SyntaxNotSupported(message, span_of(node), hint=hint)
 
 
 def check_module(scope: Scope, node: ast.Attribute) -> None:

@@ -28,6 +28,20 @@ def elts(node: ast.expr) -> list[ast.expr]:
     return node.elts if isinstance(node, ast.Tuple) else [node]
 
 
+def is_slice(nodes: list[ast.expr], rank: int) -> bool:
+    """Whether the subscripts make a tensor: full rank without ``:`` and ``...`` is an element."""
+    marks = (isinstance(n, ast.Slice) or is_ellipsis(n) or is_new_dimension(n) for n in nodes)
+    return len(nodes) < rank or any(marks)
+
+
+def is_ellipsis(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is ...
+
+
+def is_new_dimension(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
 def parse_python(source: str) -> ast.Module:
     """``ast.parse`` without warnings, safe to call from several threads.
 

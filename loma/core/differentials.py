@@ -139,7 +139,7 @@ def _header_names(primal: Function) -> Names:
 
 
 def tensor_forward_signature(
-    primal: Function, span: Span = NOWHERE
+    primal: Function, span: Span
 ) -> tuple[tuple[Param, ...], tuple[Type, ...]]:
     """Those of ``fwd_diff`` of a tensor function: each float is followed by its tangent."""
     names = _header_names(primal)

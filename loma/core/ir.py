@@ -18,10 +18,10 @@ from functools import cache, wraps
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
+from loma.core.packing import Packings
 from loma.errors.spans import NOWHERE, Span
 
 if TYPE_CHECKING:
-    from loma.core.packing import Packings
     from loma.errors import UserWarning
 
 # ----------------------------------------------------------------------------------------- nodes

@@ -260,9 +260,14 @@ class Binding:
         return quotient(Binary("-", size, IntConst(self.offset), INT), IntConst(self.scale))
 
 
-def dims_of(param: Param | Var) -> tuple[Expr, ...]:
-    """The sizes in an argument's or variable's type."""
-    return param.type.dims or () if isinstance(param.type, TensorType) else ()
+def dims_of(value: Param | Expr) -> tuple[Expr, ...]:
+    """The sizes in a value's or argument's type; none where it is no tensor, or of unknown rank."""
+    return dims_in(value.type)
+
+
+def dims_in(type_: Type) -> tuple[Expr, ...]:
+    """The sizes in a type."""
+    return type_.dims or () if isinstance(type_, TensorType) else ()
 
 
 def bindings(params: Sequence[Param], known: Iterable[int] | None = None) -> dict[str, Binding]:

@@ -62,9 +62,9 @@ def map_children(expr: Expr, function: Callable[[Expr], Expr]) -> Expr:
     return expr if all(map(is_, new, old)) else _with_children(expr, new)
 
 
-def exchanged(expr: Expr, node: Expr, new: Expr) -> Expr:
-    """The expression with another one in that node's place."""
-    return new if expr is node else map_children(expr, lambda e: exchanged(e, node, new))
+def exchanged(expr: Expr, old: Expr, new: Expr) -> Expr:
+    """The expression with ``new`` wherever ``old`` stands in it."""
+    return new if expr == old else map_children(expr, lambda e: exchanged(e, old, new))
 
 
 def without_no_diff(expr: Expr) -> Expr:

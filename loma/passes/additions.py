@@ -164,8 +164,7 @@ def _reads_whole(stmt: IndexAssign) -> bool:
     axes = {axis.name: axis for axis in stmt.axes}
     for node in walk(stmt.value):
         if isinstance(node, Index):
-            assert isinstance(node.base.type, TensorType)
-            pairs = zip(node.subscripts, node.base.type.dims or (), strict=True)
+            pairs = zip(node.subscripts, sizes.dims_of(node.base), strict=True)
             if not all(runs_over(subscript, dim, axes) for subscript, dim in pairs):
                 return False
     return True

@@ -14,7 +14,7 @@ other, in a loop over copies of what belongs to the sample.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from loma.core import builder as b
 from loma.core import sizes
@@ -28,7 +28,7 @@ from loma.core.names import Names, names_of
 from loma.core.ops import OPS
 from loma.core.walk import (
     aggregates, blocks, map_blocks, map_children, map_expressions, mentioned_names, reads_of_type,
-    root, statements, walk,
+    root, statements, variables,
 )  # fmt: skip
 
 
@@ -125,7 +125,7 @@ class _Batching:
         def block(body: tuple[Stmt, ...], inside: bool) -> None:
             for stmt in body:
                 own = effects(stmt, self._functions)
-                depends = inside or any(found & set(_variables(expr)) for expr in own.reads)
+                depends = inside or any(found & set(variables(expr)) for expr in own.reads)
                 if depends:
                     found.update(root(place) for place in own.writes)
                     found.update(var.name for var in own.declares)
@@ -139,7 +139,7 @@ class _Batching:
                 return found & self._types.keys()
 
     def _depends(self, expr: Expr) -> bool:
-        return not self._batched.isdisjoint(_variables(expr))
+        return not self._batched.isdisjoint(variables(expr))
 
     def _wider(self, type_: Type) -> Type:
         match type_:
@@ -236,8 +236,8 @@ class _Batching:
 
     def _moved(self, copy: Var, name: str, out: bool) -> Stmt:
         """What copies the sample's part of a variable, or back."""
-        dims = copy.type.dims or () if isinstance(copy.type, TensorType) else ()
-        axes = tuple(Axis(self._names.fresh(f"_i{k}"), dim) for k, dim in enumerate(dims))
+        dims = enumerate(sizes.dims_of(copy))
+        axes = tuple(Axis(self._names.fresh(f"_i{k}"), dim) for k, dim in dims)
         places = tuple(Var(axis.name, INT) for axis in axes)
         ints = copy.type == INT or (isinstance(copy.type, TensorType) and copy.type.integer)
         kind = INT if ints else FLOAT
@@ -355,7 +355,3 @@ def _renamed(expr: Expr, new: dict[str, Var]) -> Expr:
     if isinstance(expr, Var):
         return replace(new[expr.name], span=expr.span) if expr.name in new else expr
     return map_children(expr, lambda child: _renamed(child, new))
-
-
-def _variables(expr: Expr) -> Iterator[str]:
-    return (node.name for node in walk(expr) if isinstance(node, Var))

@@ -137,14 +137,12 @@ class _Worker:
         return [*out, replace(stmt, target=target, value=_replaced(stmt.value, places))]
 
     def _parts(self, stmt: IndexAssign, read: Read, around: Around) -> Parts:
-        assert isinstance(read.place.base.type, TensorType)
         own = {axis.name: axis.extent for axis in stmt.axes} | dict(read.extents)
         extents = {**around.extents, **own}
         found: list[tuple[Expr, Expr | None]] = []
         is_size = self._sizes.__contains__
-        for subscript, dim in zip(
-            read.place.subscripts, read.place.base.type.dims or (), strict=True
-        ):
+        dims = sizes.dims_of(read.place.base)
+        for subscript, dim in zip(read.place.subscripts, dims, strict=True):
             inside = stays_inside(subscript, dim, extents, is_size, around.known)
             if not sizes.mentions(subscript, set(own)):
                 # what may be left out is no reason to fail

@@ -21,12 +21,13 @@ from loma.core.distinct import names_once
 from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, INT, Binary, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst,
-    Module, NoDiff, Reduce, Stmt, TensorType, Var, While, ZeroPad, replace,
+    Module, Reduce, Stmt, TensorType, Var, While, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.overlap import reads_of, same_element
 from loma.core.walk import (
     blocks, children, expressions, free_variables, map_children, map_expressions,
     map_tensor_functions, mentioned_names, own_names, root, statements, substitute,
+    without_no_diff,
 )  # fmt: skip
 from loma.passes.canonical.exponentials import Values
 from loma.passes.liveness import covers
@@ -83,7 +84,7 @@ def _normalised(before: tuple[Stmt, ...], kept: frozenset[str]) -> list[_Value]:
         names = {part.tensor.name, total.tensor.name}
         if names <= kept and len(axes) == len(part.subscripts):
             inputs = free_variables(power) - set(axes) | names
-            value = Builtin("exp", (_plain(power),), FLOAT)
+            value = Builtin("exp", (without_no_diff(power),), FLOAT)
             found.append(_Value(part.tensor, part.subscripts, value, inputs, total))
     return found
 
@@ -179,7 +180,7 @@ class _Reuse:
         plain = all(isinstance(s, Var | IntConst) for s in subscripts)
         if not others or not plain or not covers(stmt):
             return None
-        value = _plain(stmt.value) if self._may_read else stmt.value
+        value = without_no_diff(stmt.value) if self._may_read else stmt.value
         return _Value(target, subscripts, value, frozenset(inputs))
 
     def _drops(self, found: _Value, known: list[_Value], rest: tuple[Stmt, ...]) -> bool:
@@ -218,7 +219,7 @@ class _Reuse:
             for old in known:
                 if type(old.value) is not type(expr):
                     continue
-                bound = _match(old.value, _plain(expr), frozenset(old.axes), {})
+                bound = _match(old.value, without_no_diff(expr), frozenset(old.axes), {})
                 if bound is not None and set(bound) == set(old.axes):
                     names: dict[str, Expr] = {axis: Var(bound[axis], INT) for axis in old.axes}
                     subscripts = tuple(substitute(place, names) for place in old.places)
@@ -272,13 +273,6 @@ def _is_costly(expr: Expr) -> bool:
             return expr.type == FLOAT and isinstance(left, Index) and isinstance(right, Index)
         case _:
             return False
-
-
-def _plain(expr: Expr) -> Expr:
-    """Without marks for derivatives, which do not change the value."""
-    while isinstance(expr, NoDiff):
-        expr = expr.operand
-    return map_children(expr, _plain)
 
 
 def _match(

@@ -19,10 +19,10 @@ from rich.syntax import Syntax
 from loma import cache as store, config, listings, pipeline
 from loma.core.ir import Function, Module, is_tensor_function
 from loma.core.names import module_names
-from loma.core.packing import shown_names
 from loma.core.printer import print_function
 from loma.core.saving import SAVES, Save
 from loma.errors.excerpts import one_line
+from loma.frontend.packings import shown_names
 from loma.tools import cli_cuda, cli_tune
 from loma.tools.cli_numbers import AGE, BYTES, THREADS, Real, Whole
 from loma.tools.cli_point import (

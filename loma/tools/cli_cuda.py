@@ -13,6 +13,7 @@ import click
 from loma import pipeline
 from loma.core.ir import Module
 from loma.errors.excerpts import one_line
+from loma.errors.spans import line_in_file
 from loma.reports import progress
 from loma.tools.cli_reports import emit, report_record
 
@@ -74,15 +75,22 @@ def build(programs: Sequence[Module], architectures: Sequence[str], output: str 
 
 
 def tasks(program: Module, architectures: Sequence[str]) -> list[Task]:
-    """What is to be compiled of a program: all that autograd runs, too. A program without functions
-    of tensors has nothing."""
+    """What is to be compiled of a program: @simd functions, and functions of tensors with all that
+    autograd runs."""
     from loma.backends.cuda import ahead
+    from loma.backends.cuda.forms import Kernel
 
     stage = pipeline.program(program.source, program.path, every=True)
-    if not stage.tensor_functions:
-        return []
-    module = pipeline.generated(stage)
     found: list[Task] = []
+    for own in stage.scalar_functions:
+        if own.simd:
+            text, name = pipeline.items_kernel(stage.module, own.name)
+            line = line_in_file(own.span.line) if own.span.line else 0
+            kernel = Kernel(name, text, line, "items", numbers=0)
+            found += ahead.of_kernel(program.path, own.name, kernel, architectures)
+    if not stage.tensor_functions:
+        return found
+    module = pipeline.generated(stage)
     for function in pipeline.device_parts(module):
         source = pipeline.device_part(stage, function, module.name)
         found += ahead.tasks(program.path, function, source, architectures)

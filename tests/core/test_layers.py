@@ -33,7 +33,6 @@ PUBLIC = {"loma": "loma.__main__", "capsnet_loma": "capsnet_loma.__main__"}
 
 # Modules that know each other, by one of them, and why.
 CIRCLES = {
-    "loma.core.ir": "a module of programs says how its tensors in structs are taken apart",
     "loma.core.ops": "the printer writes operators as their table says, and shapes print sizes",
     "loma.frontend.expressions.expression": "the grammar of expressions is recursive",
     "loma.compiler": "loaded functions compile what they need later",

@@ -23,6 +23,12 @@ def rows(p : In[IntTensor[B, L]], x : In[Tensor[B, D]], w : In[Tensor[L]], E : I
 def places(p : In[IntTensor[N]], q : In[IntTensor[N]], x : In[Tensor[N, K]], y : Out[Tensor[E, F]]):
     y[p[n], q[n]] += x[n, k] * zero_pad(x[n - 1, k])
 
+def products(p : In[IntTensor[M]], x : In[Tensor[M, K]], g : In[Tensor[M, N]], E : In[int]
+             ) -> Tensor[E, K, N]:
+    y : Tensor[E, K, N]
+    y[p[m], k, n] += x[m, k] * g[m, n]
+    return y
+
 def counted(p : In[IntTensor[N]], E : In[int]) -> IntTensor[E]:
     y : IntTensor[E]
     y[p[n]] += n + 1
@@ -72,6 +78,13 @@ def test_elements_that_two_numbers_name(module: Any, many: int) -> None:
     expected.index_put_((p, q), (x * before).sum(1), accumulate=True)
     module.places(p, q, x, y)
     torch.testing.assert_close(y, expected)
+
+
+@pytest.mark.parametrize("many", [3, 90])
+def test_products_of_which_a_thread_may_have_several(module: Any, many: int) -> None:
+    p, x, g = named(5, many), numbers(many, 4), numbers(many, 6)
+    expected = numbers(5, 4, 6).zero_().index_add(0, p, x[:, :, None] * g[:, None])
+    torch.testing.assert_close(module.products(p, x, g, 5), expected)
 
 
 def test_ints(module: Any) -> None:

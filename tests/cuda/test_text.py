@@ -132,7 +132,7 @@ def test_what_there_is_no_text_of(
 
 def test_scalar_functions_have_no_part_of_their_own() -> None:
     scalar = "def half(x : In[float]) -> float:\n    return x / 2.0\n"
-    with pytest.raises(ValueError, match="has no function of tensors for a GPU to run"):
+    with pytest.raises(ValueError, match="has no function of tensors and no @simd function"):
         pipeline.stage_text(scalar, "source", device="cuda")
     with pytest.raises(ValueError, match="'half' is a scalar function: GPUs run it inside of"):
         pipeline.stage_text(scalar + NORMALISED, "source", "half", device="cuda")

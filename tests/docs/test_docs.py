@@ -145,7 +145,7 @@ def test_pages_show_what_happens(
         pytest.fail("\n".join([f"{name} is out of date:", *lines]), pytrace=False)
 
 
-@pytest.mark.parametrize("name", [page for page in sorted(LATER) if programs(page)])
+@pytest.mark.parametrize("name", [name for name in sorted(LATER) if programs(name)])
 def test_programs_of_pages_have_derivatives(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ static loma::gpu::Kernel normalised__backward__kernel1("normalised__backward__ke
 // line 6: _r[i] = sum(mul_no_nan(x[i, d] * g[d], _d_result[i, d]) for d in D)
 // line 6: _d_s[i] = mul_no_nan(1.0 / int2float(D), mul_no_nan(0.5 / _sqrt[i], -mul_no_nan(1.0 / _sqrt[i], mul_no_nan(1.0 / _sqrt[i], _r[i]))) if s[i] / int2float(D) + 1e-05 != 0.0 else 0.0)
 // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
+// line 6: _d_g[d] = sum(mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * x[i, d] for i in N)
 LOMA_KERNEL normalised__backward__kernel1(
     const real* __restrict _d_result_data_,
     real* __restrict _d_x_data_,
@@ -16,20 +17,32 @@ LOMA_KERNEL normalised__backward__kernel1(
     const real* __restrict s_data_,
     const real* __restrict x_data_,
     const real* __restrict g_data_,
+    real* __restrict _d_g_parts_data_,
+    LOMA_NUMBER_GIVEN(offset0_),
     LOMA_NUMBER_GIVEN(D),
     const loma::Grid grid_) {
-  LOMA_NUMBER(0, D);
+  LOMA_NUMBER(0, offset0_);
+  LOMA_NUMBER(1, D);
   LOMA_POINTER(_d_result_data_);
   LOMA_POINTER(_d_x_data_);
   LOMA_POINTER(_sqrt_data_);
   LOMA_POINTER(s_data_);
   LOMA_POINTER(x_data_);
   LOMA_POINTER(g_data_);
+  LOMA_POINTER(_d_g_parts_data_);
   LOMA_EXCHANGED(_d_x_data_);
+  LOMA_EXCHANGED(_d_g_parts_data_);
   [[maybe_unused]] loma::Outside outside_(grid_);
-  loma::iterations(grid_, [&](const int64_t block_, const auto& team_, [[maybe_unused]] char* const memory_) {
+  loma::carried(grid_, [&](const auto& team_, char* const memory_) {
+    real* const _d_g_sum = reinterpret_cast<real*>(loma::private_at(grid_, memory_, offset0_));
+    team_.each(D, 1, [&](const int64_t p_, const auto&) {
+      _d_g_sum[p_] = real(0);
+    });
+  },
+  [&](const int64_t block_, const auto& team_, [[maybe_unused]] char* const memory_) {
     real _d_s[1] = {};
     real _r[1] = {};
+    real* const _d_g_sum = reinterpret_cast<real*>(loma::private_at(grid_, memory_, offset0_));
     [[maybe_unused]] constexpr int64_t i_count_10 = 1;
     const int64_t i_first_10 = block_;
     const real* const _d_result_1_ = _d_result_data_ + i_first_10 * D;
@@ -51,16 +64,105 @@ LOMA_KERNEL normalised__backward__kernel1(
       _d_s[0] = loma::mul_no_nan<real>(real(1.0) / static_cast<real>(D), s_4_[0] / static_cast<real>(D) + real(1e-05) != real(0.0) ? loma::mul_no_nan<real>(real(0.5) / _sqrt_3_[0], -loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[0], loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[0], _r[0]))) : real(0.0));
     });
     // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
+    // line 6: _d_g_sum[d] += mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * x[i, d]
+    team_.owned(D, [&](const int64_t d) { return loma::Read<real, 6>{{_sqrt_3_[0], _d_result_1_[d], g_data_[d], _d_s[0], x_5_[d], _d_g_sum[d]}}; }, [&](const int64_t d, [[maybe_unused]] const auto& part_, const auto& read_) {
+      const real new0_ = loma::fma<real>(loma::mul_no_nan<real>(real(1.0) / read_[0], read_[1]), read_[2], read_[3] * (real(2.0) * read_[4]));
+      real new1_ = read_[5];
+      new1_ += loma::mul_no_nan<real>(real(1.0) / read_[0], read_[1]) * read_[4];
+      _d_x_2_[d] = new0_;
+      _d_g_sum[d] = new1_;
+    });
+  },
+  [&](const int64_t team, const auto& team_, char* const memory_) {
+    real* const _d_g_sum = reinterpret_cast<real*>(loma::private_at(grid_, memory_, offset0_));
+    // line 6: _d_g_parts[team, d] = _d_g_sum[d]
     team_.beside(D, D, [&](const int64_t d, [[maybe_unused]] const auto& part_) {
-      _d_x_2_[d] = loma::fma<real>(loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[0], _d_result_1_[d]), g_data_[d], _d_s[0] * (real(2.0) * x_5_[d]));
+      _d_g_parts_data_[d + D * team] = _d_g_sum[d];
     });
   });
 }
 )loma");
 
 static loma::gpu::Kernel normalised__backward__kernel2("normalised__backward__kernel2", R"loma(
-// line 6: _r[i] = sum(mul_no_nan(x[i, d] * g[d], _d_result[i, d]) for d in D)
+// line 6: _d_g[d] = sum(_d_g_parts[team_1, d] for team_1 in teams)
 LOMA_KERNEL normalised__backward__kernel2(
+    real* __restrict _d_g_data_,
+    const real* __restrict _d_g_parts_data_,
+    LOMA_NUMBER_GIVEN(teams),
+    LOMA_NUMBER_GIVEN(D),
+    const loma::Grid grid_) {
+  LOMA_NUMBER(0, teams);
+  LOMA_NUMBER(1, D);
+  LOMA_POINTER(_d_g_data_);
+  LOMA_POINTER(_d_g_parts_data_);
+  [[maybe_unused]] loma::Outside outside_(grid_);
+  loma::statement(grid_, [&](const int64_t d, [[maybe_unused]] const auto& part_) {
+    real acc1_ = real(0);
+    loma::over(part_, 0, teams, [&](const int64_t team_1) {
+      acc1_ += _d_g_parts_data_[d + D * team_1];
+    });
+    part_.template all_reduce<loma::Sum, 0>(acc1_);
+    if (part_.leads()) _d_g_data_[d] = acc1_;
+  });
+}
+)loma");
+
+static loma::gpu::Kernel normalised__backward__kernel3("normalised__backward__kernel3", R"loma(
+// line 6: _r[i] = sum(mul_no_nan(x[i, d] * g[d], _d_result[i, d]) for d in D)
+// line 6: _d_s[i] = mul_no_nan(1.0 / int2float(D), mul_no_nan(0.5 / _sqrt[i], -mul_no_nan(1.0 / _sqrt[i], mul_no_nan(1.0 / _sqrt[i], _r[i]))) if s[i] / int2float(D) + 1e-05 != 0.0 else 0.0)
+// line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
+LOMA_KERNEL normalised__backward__kernel3(
+    const real* __restrict _d_result_data_,
+    real* __restrict _d_x_data_,
+    const real* __restrict _sqrt_data_,
+    const real* __restrict s_data_,
+    const real* __restrict x_data_,
+    const real* __restrict g_data_,
+    LOMA_NUMBER_GIVEN(D),
+    const loma::Grid grid_) {
+  LOMA_NUMBER(0, D);
+  LOMA_POINTER(_d_result_data_);
+  LOMA_POINTER(_d_x_data_);
+  LOMA_POINTER(_sqrt_data_);
+  LOMA_POINTER(s_data_);
+  LOMA_POINTER(x_data_);
+  LOMA_POINTER(g_data_);
+  LOMA_EXCHANGED(_d_x_data_);
+  [[maybe_unused]] loma::Outside outside_(grid_);
+  loma::iterations(grid_, [&](const int64_t block_, const auto& team_, [[maybe_unused]] char* const memory_) {
+    real _d_s[1] = {};
+    real _r[1] = {};
+    [[maybe_unused]] constexpr int64_t i_count_11 = 1;
+    const int64_t i_first_11 = block_;
+    const real* const _d_result_6_ = _d_result_data_ + i_first_11 * D;
+    real* const _d_x_7_ = _d_x_data_ + i_first_11 * D;
+    const real* const _sqrt_8_ = _sqrt_data_ + i_first_11 * 1;
+    const real* const s_9_ = s_data_ + i_first_11 * 1;
+    const real* const x_10_ = x_data_ + i_first_11 * D;
+    // line 6: _r[i] = sum(mul_no_nan(x[i, d] * g[d], _d_result[i, d]) for d in D)
+    team_.alike(D, /*meets=*/false, [&](const int64_t p_, [[maybe_unused]] const auto& part_) {
+      real acc1_ = real(0);
+      loma::over(part_, 0, D, [&](const int64_t d) {
+        acc1_ += loma::mul_no_nan<real>(x_10_[d] * g_data_[d], _d_result_6_[d]);
+      });
+      part_.template all_reduce<loma::Sum, 0>(acc1_);
+      _r[0] = acc1_;
+    });
+    // line 6: _d_s[i] = mul_no_nan(1.0 / int2float(D), mul_no_nan(0.5 / _sqrt[i], -mul_no_nan(1.0 / _sqrt[i], mul_no_nan(1.0 / _sqrt[i], _r[i]))) if s[i] / int2float(D) + 1e-05 != 0.0 else 0.0)
+    team_.alike(1, /*meets=*/false, [&](const int64_t p_, [[maybe_unused]] const auto& part_) {
+      _d_s[0] = loma::mul_no_nan<real>(real(1.0) / static_cast<real>(D), s_9_[0] / static_cast<real>(D) + real(1e-05) != real(0.0) ? loma::mul_no_nan<real>(real(0.5) / _sqrt_8_[0], -loma::mul_no_nan<real>(real(1.0) / _sqrt_8_[0], loma::mul_no_nan<real>(real(1.0) / _sqrt_8_[0], _r[0]))) : real(0.0));
+    });
+    // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
+    team_.beside(D, D, [&](const int64_t d, [[maybe_unused]] const auto& part_) {
+      _d_x_7_[d] = loma::fma<real>(loma::mul_no_nan<real>(real(1.0) / _sqrt_8_[0], _d_result_6_[d]), g_data_[d], _d_s[0] * (real(2.0) * x_10_[d]));
+    });
+  });
+}
+)loma");
+
+static loma::gpu::Kernel normalised__backward__kernel4("normalised__backward__kernel4", R"loma(
+// line 6: _r[i] = sum(mul_no_nan(x[i, d] * g[d], _d_result[i, d]) for d in D)
+LOMA_KERNEL normalised__backward__kernel4(
     real* __restrict _r_data_,
     const real* __restrict x_data_,
     const real* __restrict g_data_,
@@ -85,9 +187,9 @@ LOMA_KERNEL normalised__backward__kernel2(
 }
 )loma");
 
-static loma::gpu::Kernel normalised__backward__kernel3("normalised__backward__kernel3", R"loma(
+static loma::gpu::Kernel normalised__backward__kernel5("normalised__backward__kernel5", R"loma(
 // line 6: _d_s[i] = mul_no_nan(1.0 / int2float(D), mul_no_nan(0.5 / _sqrt[i], -mul_no_nan(1.0 / _sqrt[i], mul_no_nan(1.0 / _sqrt[i], _r[i]))) if s[i] / int2float(D) + 1e-05 != 0.0 else 0.0)
-LOMA_KERNEL normalised__backward__kernel3(
+LOMA_KERNEL normalised__backward__kernel5(
     real* __restrict _d_s_data_,
     const real* __restrict _sqrt_data_,
     const real* __restrict _r_data_,
@@ -108,9 +210,9 @@ LOMA_KERNEL normalised__backward__kernel3(
 }
 )loma");
 
-static loma::gpu::Kernel normalised__backward__kernel4("normalised__backward__kernel4", R"loma(
+static loma::gpu::Kernel normalised__backward__kernel6("normalised__backward__kernel6", R"loma(
 // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
-LOMA_KERNEL normalised__backward__kernel4(
+LOMA_KERNEL normalised__backward__kernel6(
     real* __restrict _d_x_data_,
     const real* __restrict _sqrt_data_,
     const real* __restrict _d_result_data_,
@@ -136,9 +238,9 @@ LOMA_KERNEL normalised__backward__kernel4(
 }
 )loma");
 
-static loma::gpu::Kernel normalised__backward__kernel5("normalised__backward__kernel5", R"loma(
+static loma::gpu::Kernel normalised__backward__kernel7("normalised__backward__kernel7", R"loma(
 // line 6: _d_g[d] = sum(mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * x[i, d] for i in N)
-LOMA_KERNEL normalised__backward__kernel5(
+LOMA_KERNEL normalised__backward__kernel7(
     real* __restrict _d_g_data_,
     const real* __restrict _sqrt_data_,
     const real* __restrict _d_result_data_,
@@ -180,78 +282,114 @@ static std::tuple<loma::Tensor, loma::Tensor> normalised__backward__body(const l
   [[maybe_unused]] const int64_t D = x.size(1);
   loma::Tensor _d_x;
   loma::Tensor _d_g;
-  if (_need_x != 0) {
+  if (const int64_t teams = _need_x != 0 && _need_g != 0 ? loma::gpu::carriers(N, D, D * int64_t(sizeof(real))) : 0; teams > 0) {
+    _d_g = loma::empty({D}, loma::options<real>());
     _d_x = loma::empty({N, D}, loma::options<real>());
-    if (loma::gpu::fills(N, 16 * D * 1 + int64_t(8) * 1, 3)) {
-      // kernel over i, lines 5 to 6
-      {
-        const int64_t i_count_10_size_ = 1;
-        const int64_t i_count_10 = i_count_10_size_;
-        loma::WorkspacePlan workspace_;
-        workspace_.place();
-        loma::gpu::Launch launch_(normalised__backward__kernel1, sizeof(real));
-        launch_.pointer(_d_result.template const_data_ptr<real>());
-        launch_.pointer(_d_x.template mutable_data_ptr<real>());
-        launch_.pointer(_sqrt.template const_data_ptr<real>());
-        launch_.pointer(s.template const_data_ptr<real>());
-        launch_.pointer(x.template const_data_ptr<real>());
-        launch_.pointer(g.template const_data_ptr<real>());
-        launch_.number(D);
-        launch_.fused((N + i_count_10_size_ - 1) / i_count_10_size_, loma::max<int64_t>(D, 1), workspace_.bytes());
-      }
+    loma::Tensor _d_g_parts = loma::empty({teams, D}, loma::options<real>());
+    // kernel over i, lines 5 to 6
+    {
+      const int64_t i_count_10_size_ = 1;
+      const int64_t i_count_10 = i_count_10_size_;
+      loma::WorkspacePlan workspace_;
+      workspace_.add(0, 5, D * sizeof(real));  // _d_g_sum
+      workspace_.place();
+      workspace_.keep_near(loma::gpu::kMostNear);
+      loma::gpu::Launch launch_(normalised__backward__kernel1, sizeof(real));
+      launch_.pointer(_d_result.template const_data_ptr<real>());
+      launch_.pointer(_d_x.template mutable_data_ptr<real>());
+      launch_.pointer(_sqrt.template const_data_ptr<real>());
+      launch_.pointer(s.template const_data_ptr<real>());
+      launch_.pointer(x.template const_data_ptr<real>());
+      launch_.pointer(g.template const_data_ptr<real>());
+      launch_.pointer(_d_g_parts.template mutable_data_ptr<real>());
+      launch_.number(int64_t(workspace_.offset(0)));
+      launch_.number(D);
+      launch_.carried((N + i_count_10_size_ - 1) / i_count_10_size_, loma::max<int64_t>(D, 1), workspace_.bytes(), workspace_.far(), teams);
     }
-    else {
-      loma::Tensor _d_s;
-      loma::Tensor _r;
-      // line 6: _r[i] = sum(mul_no_nan(x[i, d] * g[d], _d_result[i, d]) for d in D)
-      _r = loma::empty({N}, loma::options<real>());
-      {
-        loma::gpu::Launch launch_(normalised__backward__kernel2, sizeof(real));
-        launch_.pointer(_r.template mutable_data_ptr<real>());
-        launch_.pointer(x.template const_data_ptr<real>());
-        launch_.pointer(g.template const_data_ptr<real>());
-        launch_.pointer(_d_result.template const_data_ptr<real>());
-        launch_.number(D);
-        launch_.statement(N, D, false, 1);
-      }
-      // line 6: _d_s[i] = mul_no_nan(1.0 / int2float(D), mul_no_nan(0.5 / _sqrt[i], -mul_no_nan(1.0 / _sqrt[i], mul_no_nan(1.0 / _sqrt[i], _r[i]))) if s[i] / int2float(D) + 1e-05 != 0.0 else 0.0)
-      _d_s = loma::empty({N}, loma::options<real>());
-      {
-        loma::gpu::Launch launch_(normalised__backward__kernel3, sizeof(real));
-        launch_.pointer(_d_s.template mutable_data_ptr<real>());
-        launch_.pointer(_sqrt.template const_data_ptr<real>());
-        launch_.pointer(_r.template const_data_ptr<real>());
-        launch_.pointer(s.template const_data_ptr<real>());
-        launch_.number(N);
-        launch_.number(D);
-        launch_.statement(N, 1, false, 0);
-      }
-      // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
-      {
-        loma::gpu::Launch launch_(normalised__backward__kernel4, sizeof(real));
-        launch_.pointer(_d_x.template mutable_data_ptr<real>());
-        launch_.pointer(_sqrt.template const_data_ptr<real>());
-        launch_.pointer(_d_result.template const_data_ptr<real>());
-        launch_.pointer(g.template const_data_ptr<real>());
-        launch_.pointer(_d_s.template const_data_ptr<real>());
-        launch_.pointer(x.template const_data_ptr<real>());
-        launch_.number(D);
-        launch_.statement(D * N, 1, false, 0);
-      }
+    // line 6: _d_g[d] = sum(_d_g_parts[team_1, d] for team_1 in teams)
+    {
+      loma::gpu::Launch launch_(normalised__backward__kernel2, sizeof(real));
+      launch_.pointer(_d_g.template mutable_data_ptr<real>());
+      launch_.pointer(_d_g_parts.template const_data_ptr<real>());
+      launch_.number(teams);
+      launch_.number(D);
+      launch_.statement(D, teams, true, 1);
     }
   }
-  if (_need_g != 0) {
-    // line 6: _d_g[d] = sum(mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * x[i, d] for i in N)
-    _d_g = loma::empty({D}, loma::options<real>());
-    {
-      loma::gpu::Launch launch_(normalised__backward__kernel5, sizeof(real));
-      launch_.pointer(_d_g.template mutable_data_ptr<real>());
-      launch_.pointer(_sqrt.template const_data_ptr<real>());
-      launch_.pointer(_d_result.template const_data_ptr<real>());
-      launch_.pointer(x.template const_data_ptr<real>());
-      launch_.number(N);
-      launch_.number(D);
-      launch_.statement(D, N, true, 1);
+  else {
+    if (_need_x != 0) {
+      _d_x = loma::empty({N, D}, loma::options<real>());
+      if (loma::gpu::fills(N, 16 * D * 1 + int64_t(8) * 1, 3)) {
+        // kernel over i, lines 5 to 6
+        {
+          const int64_t i_count_11_size_ = 1;
+          const int64_t i_count_11 = i_count_11_size_;
+          loma::WorkspacePlan workspace_;
+          workspace_.place();
+          loma::gpu::Launch launch_(normalised__backward__kernel3, sizeof(real));
+          launch_.pointer(_d_result.template const_data_ptr<real>());
+          launch_.pointer(_d_x.template mutable_data_ptr<real>());
+          launch_.pointer(_sqrt.template const_data_ptr<real>());
+          launch_.pointer(s.template const_data_ptr<real>());
+          launch_.pointer(x.template const_data_ptr<real>());
+          launch_.pointer(g.template const_data_ptr<real>());
+          launch_.number(D);
+          launch_.fused((N + i_count_11_size_ - 1) / i_count_11_size_, loma::max<int64_t>(D, 1), workspace_.bytes());
+        }
+      }
+      else {
+        loma::Tensor _d_s;
+        loma::Tensor _r;
+        // line 6: _r[i] = sum(mul_no_nan(x[i, d] * g[d], _d_result[i, d]) for d in D)
+        _r = loma::empty({N}, loma::options<real>());
+        {
+          loma::gpu::Launch launch_(normalised__backward__kernel4, sizeof(real));
+          launch_.pointer(_r.template mutable_data_ptr<real>());
+          launch_.pointer(x.template const_data_ptr<real>());
+          launch_.pointer(g.template const_data_ptr<real>());
+          launch_.pointer(_d_result.template const_data_ptr<real>());
+          launch_.number(D);
+          launch_.statement(N, D, false, 1);
+        }
+        // line 6: _d_s[i] = mul_no_nan(1.0 / int2float(D), mul_no_nan(0.5 / _sqrt[i], -mul_no_nan(1.0 / _sqrt[i], mul_no_nan(1.0 / _sqrt[i], _r[i]))) if s[i] / int2float(D) + 1e-05 != 0.0 else 0.0)
+        _d_s = loma::empty({N}, loma::options<real>());
+        {
+          loma::gpu::Launch launch_(normalised__backward__kernel5, sizeof(real));
+          launch_.pointer(_d_s.template mutable_data_ptr<real>());
+          launch_.pointer(_sqrt.template const_data_ptr<real>());
+          launch_.pointer(_r.template const_data_ptr<real>());
+          launch_.pointer(s.template const_data_ptr<real>());
+          launch_.number(N);
+          launch_.number(D);
+          launch_.statement(N, 1, false, 0);
+        }
+        // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
+        {
+          loma::gpu::Launch launch_(normalised__backward__kernel6, sizeof(real));
+          launch_.pointer(_d_x.template mutable_data_ptr<real>());
+          launch_.pointer(_sqrt.template const_data_ptr<real>());
+          launch_.pointer(_d_result.template const_data_ptr<real>());
+          launch_.pointer(g.template const_data_ptr<real>());
+          launch_.pointer(_d_s.template const_data_ptr<real>());
+          launch_.pointer(x.template const_data_ptr<real>());
+          launch_.number(D);
+          launch_.statement(D * N, 1, false, 0);
+        }
+      }
+    }
+    if (_need_g != 0) {
+      // line 6: _d_g[d] = sum(mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * x[i, d] for i in N)
+      _d_g = loma::empty({D}, loma::options<real>());
+      {
+        loma::gpu::Launch launch_(normalised__backward__kernel7, sizeof(real));
+        launch_.pointer(_d_g.template mutable_data_ptr<real>());
+        launch_.pointer(_sqrt.template const_data_ptr<real>());
+        launch_.pointer(_d_result.template const_data_ptr<real>());
+        launch_.pointer(x.template const_data_ptr<real>());
+        launch_.number(N);
+        launch_.number(D);
+        launch_.statement(D, N, true, 1);
+      }
     }
   }
   if (_need_g != 0 && !_d_g.defined()) _d_g = loma::zeros({D}, loma::options<real>());

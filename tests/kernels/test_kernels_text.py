@@ -97,7 +97,7 @@ def test_the_code_shares_among_threads_what_is_said_to_be_shared(
         module = pipeline.program(case.text).module
         for function in filter(is_tensor_function, module.functions):
             shown = libtorch.kernels_text(function, module, CPU)
-            code = codegen.lower_function(function, module, CPU)
+            code = codegen.lower_function(function, module, CPU).text
             counts = re.findall(r"loma::parallel\((?:.* \? )?(.*?)(?: : 0)?, ", code)
             assert shown.count("# parallel over ") == len([c for c in counts if c != "1"]), shown
 

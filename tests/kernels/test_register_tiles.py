@@ -165,7 +165,7 @@ def test_nan_stays_with_its_value(program: loma.LomaModule) -> None:
 
 def _text(source: str) -> str:
     module = parse(source)
-    return "\n".join(codegen.lower_function(f, module, CPU) for f in module.functions)
+    return "\n".join(codegen.lower_function(f, module, CPU).text for f in module.functions)
 
 
 def test_what_shares_no_operand_has_no_second_axis(monkeypatch: pytest.MonkeyPatch) -> None:

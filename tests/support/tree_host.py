@@ -26,7 +26,7 @@ from tree_reductions import is_int, poison
 from tree_routines import convolve
 from tree_loops import run_tree
 from loma.backends.schedule.host import (
-    Allocate, Arranged, Branch, Buffer, CheckOnce, CheckRange, CheckSome, Clear, Contract,
+    Allocate, Arranged, Branch, Buffer, Carry, CheckOnce, CheckRange, CheckSome, Clear, Contract,
     Convolve, Count, Either, Group, HostNode, Later, Launch, Operand, PairsPass, Pass, Permute,
     Piece, Question, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
 )  # fmt: skip
@@ -170,6 +170,13 @@ class _Host:
             case Spread(launch, iterations, work, launches, otherwise):
                 [self.whole(each) for each in (iterations, work, launches)]
                 self.nodes(otherwise if self.machine.rng.random() < 0.5 else (launch,))
+            case Carry():
+                [self.whole(each) for each in (node.rows, node.width)]
+                wanted = all(self.whole(each) for each in node.wanted)
+                rows = self.whole(node.rows)
+                carries = wanted and rows > 0 and self.machine.rng.random() < 0.5
+                self.env[node.teams.name] = self.machine.rng.randint(1, rows) if carries else 0
+                self.nodes(node.then if carries else node.otherwise)
             case Stream():
                 self.stream(node)
             case Pass(otherwise=otherwise) | Either(otherwise=otherwise):
@@ -331,12 +338,34 @@ class _Host:
     # ---------------------------------------------------------------------- kernels and panels
 
     def launch(self, node: Launch) -> None:
+        """Teams that carry sums take iterations in turns, one team after another."""
+        if node.carried is None:
+            self.iterations(node)
+            return
+        teams = self.whole(node.carried.teams)
+        extent = self.whole(node.kernel.axis.extent)
+        assert 0 < teams <= extent
+        before = self.env.keys() | set()
+        for number in self.machine.shuffled(range(teams)):
+            for var in node.carried.sums:
+                self.env[var.name] = np.zeros(self.shape(var))
+                self.kept.append(self.env[var.name])
+            self.iterations(node, (number, teams))
+            self.env[node.carried.number.name] = number
+            self.nodes(node.carried.end)
+        for name in self.env.keys() - before:
+            del self.env[name]
+
+    def iterations(self, node: Launch, of: tuple[int, int] = (0, 1)) -> None:
+        """``of``: of a team, and how many there are."""
         kernel, machine = node.kernel, self.machine
         extent, before = self.whole(kernel.axis.extent), dict(self.env)
+        # An iteration of a team adds to what the one before has left.
+        order = machine.shuffled if node.carried is None else list
         watched, machine.watched = machine.watched, machine.watched | node.writes
         if kernel.count is None:
             shape = [max(self.whole(axis.extent), 0) for axis in kernel.axes]
-            for number in machine.shuffled(range(math.prod(shape))):
+            for number in order(range(of[0], math.prod(shape), of[1])):
                 place = map(int, np.unravel_index(number, shape))
                 self.env |= zip([axis.name for axis in kernel.axes], place, strict=True)
                 self.iteration(node)
@@ -346,7 +375,7 @@ class _Host:
             if kernel.blocks is not None:
                 size = self.whole(kernel.blocks.size)
                 parts = [(k, min(size, extent - k)) for k in range(0, extent, size)]
-            for number in machine.shuffled(range(len(parts))):
+            for number in order(range(of[0], len(parts), of[1])):
                 first, count = parts[number]
                 assert kernel.first is not None
                 if kernel.blocks is not None:
@@ -362,12 +391,14 @@ class _Host:
 
     def iteration(self, node: Launch) -> None:
         """Private tensors lie where those lie that are not alive at the same time."""
-        sizes = [int(np.prod(self.shape(buffer.var))) for buffer in node.buffers]
-        offsets = _offsets(node.buffers, sizes)
+        sums = () if node.carried is None else node.carried.sums
+        buffers = [buffer for buffer in node.buffers if buffer.var not in sums]
+        sizes = [int(np.prod(self.shape(buffer.var))) for buffer in buffers]
+        offsets = _offsets(buffers, sizes)
         ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
         memory = np.full(max(ends, default=0), np.nan)
         self.kept.append(memory)
-        for buffer, begin, end in zip(node.buffers, offsets, ends, strict=True):
+        for buffer, begin, end in zip(buffers, offsets, ends, strict=True):
             own = memory[begin:end]
             own = own.view(np.int64) if is_int(dtype_of(buffer.var)) else own
             self.env[buffer.var.name] = own.reshape(self.shape(buffer.var))

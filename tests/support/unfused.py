@@ -14,7 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from loma.backends.kernels.fuse import fuse
-from loma.backends.kernels.ir import Chain, Kernel, Nested, Step, Panels, Sweep, temporaries
+from loma.backends.kernels.ir import (
+    Carrying, Chain, Kernel, Nested, Step, Panels, Sweep, temporaries,
+)  # fmt: skip
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.sharing import Library
@@ -82,7 +84,7 @@ def _all_names(function: Function, steps: tuple[Step, ...]) -> set[str]:
             case Nested():
                 for block in step.blocks:
                     found |= _all_names(function, block)
-            case Sweep() | Chain():
+            case Sweep() | Chain() | Carrying():
                 found |= _all_names(function, step.otherwise)
             case Pairs():
                 raise AssertionError(step)
@@ -113,7 +115,11 @@ class _Plain:
                 return (replace(stmt, body=self.steps(body)),)
             case Nested(If() as stmt, (then, other)):
                 return (replace(stmt, then=self.steps(then), other=self.steps(other)),)
-            case Sweep(otherwise=otherwise) | Chain(otherwise=otherwise):
+            case (
+                Sweep(otherwise=otherwise)
+                | Chain(otherwise=otherwise)
+                | Carrying(otherwise=otherwise)
+            ):
                 return self.steps(otherwise)
             case Pairs():
                 raise AssertionError(step)

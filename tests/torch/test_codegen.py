@@ -25,7 +25,7 @@ CAPSNET = Path(__file__).resolve().parents[2] / "capsnet_loma"
 
 def body(text: str, name: str = "f") -> str:
     module = parse(text)
-    return codegen.lower_function(module.function(name), module, CPU)
+    return codegen.lower_function(module.function(name), module, CPU).text
 
 
 def code(text: str, name: str = "f") -> str:

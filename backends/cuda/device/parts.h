@@ -89,16 +89,19 @@ struct Later : Alone {
   number& value;
 };
 
-// body(at(k), part) for k in range(rounds), each of which adds to one place of its own: all places are
-// read before the first is written, which a compiler may not change by itself.
-template <typename number, int rounds, typename At, typename Body>
-inline void added(const At& at, const Body& body) {
+// body(at(k), part) for k in range(rounds), each of which has one place of its own, to which it adds
+// or where it puts what it found: all that they read is read before the first is written, which a
+// compiler may not change by itself.
+template <typename number, int rounds, bool adds, typename At, typename Body>
+inline void together(const At& at, const Body& body) {
   number* places[rounds];
   number values[rounds];
 #pragma unroll
   for (int k = 0; k < rounds; ++k) body(at(k), Later<number>{{}, places[k], values[k]});
+  if constexpr (adds) {
 #pragma unroll
-  for (int k = 0; k < rounds; ++k) values[k] = *places[k] + values[k];
+    for (int k = 0; k < rounds; ++k) values[k] = *places[k] + values[k];
+  }
 #pragma unroll
   for (int k = 0; k < rounds; ++k) *places[k] = values[k];
 }
@@ -111,17 +114,6 @@ inline void put(const Part&, number& place, Value value) {
 template <typename number, typename Value>
 inline void put(const Later<number>& part, number& place, Value value) {
   part.place = &place, part.value = value;
-}
-
-// The same as ``added`` for results that are put there.
-template <typename number, int rounds, typename At, typename Body>
-inline void computed(const At& at, const Body& body) {
-  number* places[rounds];
-  number values[rounds];
-#pragma unroll
-  for (int k = 0; k < rounds; ++k) body(at(k), Later<number>{{}, places[k], values[k]});
-#pragma unroll
-  for (int k = 0; k < rounds; ++k) *places[k] = values[k];
 }
 
 // What an iteration reads before it writes.

@@ -84,7 +84,7 @@ inline void adding(const Grid& grid, int64_t row, const Body& body) {
   bounded(count, [&](const auto& at) {
     if (grid.beside > 1 && row % kBeside == 0) {
       for (; p < count / kBeside; p += all) {
-        added<number, kBeside>([&](int k) { return Neighbour{at(p) * kBeside, k}; }, body);
+        together<number, kBeside, true>([&](int k) { return Neighbour{at(p) * kBeside, k}; }, body);
       }
     } else {
       for (; p < count; p += all) body(at(p), Alone());

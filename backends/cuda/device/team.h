@@ -114,10 +114,12 @@ struct Team {
       int64_t p = rank();
 #pragma unroll 1
       for (; p < all - (groups - 1) * kTeam; p += groups * kTeam) {
-        computed<number, groups * kBeside>([&](int k) { return at(p, k); }, body);
+        together<number, groups * kBeside, false>([&](int k) { return at(p, k); }, body);
       }
 #pragma unroll 1
-      for (; p < all; p += kTeam) computed<number, kBeside>([&](int k) { return at(p, k); }, body);
+      for (; p < all; p += kTeam) {
+        together<number, kBeside, false>([&](int k) { return at(p, k); }, body);
+      }
       return team_barrier();
     }
 #endif
@@ -129,6 +131,15 @@ struct Team {
   void owned(int64_t count, const Reading& reading, const Body& body) const {
     int64_t p = rank();
 #if LOMA_UNROLL > 1
+    if (count % kBeside == 0 && count >= kTeam * kBeside) {
+      const int64_t groups = count / kBeside;
+#pragma unroll 1
+      for (; p < groups; p += kTeam) {
+        const auto at = [&](int k) { return int64_t(Neighbour{within(p, groups) * kBeside, k}); };
+        loma::owned<kBeside>(at, reading, body);
+      }
+      return team_barrier();
+    }
     for (; p < count - 3 * kTeam; p += 4 * kTeam) {
       loma::owned<4>([&](int k) { return within(p + k * kTeam, count); }, reading, body);
     }
@@ -150,13 +161,15 @@ struct Team {
         return Neighbour{within(group + k / kBeside * kTeam, all) * kBeside, k % kBeside};
       };
       for (; p <= all - groups * kTeam; p += groups * kTeam) {
-        added<number, several>([&](int k) { return at(p, k); }, body);
+        together<number, several, true>([&](int k) { return at(p, k); }, body);
       }
-      for (; p < all; p += kTeam) added<number, kBeside>([&](int k) { return at(p, k); }, body);
+      for (; p < all; p += kTeam) {
+        together<number, kBeside, true>([&](int k) { return at(p, k); }, body);
+      }
       return team_barrier();
     }
     for (; p <= count - several * kTeam; p += several * kTeam) {
-      added<number, several>([&](int k) { return within(p + k * kTeam, count); }, body);
+      together<number, several, true>([&](int k) { return within(p + k * kTeam, count); }, body);
     }
 #endif
 #pragma unroll 1
@@ -251,6 +264,17 @@ inline void iterations(const Grid& grid, const Body& body) {
   for (int64_t i = block(grid) * kTeams + threadIdx.x / kTeam; i < count; i += all) {
     body(i, team, memory);
   }
+}
+
+// The same where teams, all of a block each, carry sums from one iteration to the next: start(team,
+// memory) before the first one, end(number of the team, team, memory) behind the last.
+template <typename Start, typename Body, typename End>
+inline void carried(const Grid& grid, const Start& start, const Body& body, const End& end) {
+  char* const memory = private_memory(grid);
+  const Team team;
+  start(team, memory);
+  iterations(grid, body);
+  end(block(grid), team, memory);
 }
 
 }  // namespace loma

@@ -64,6 +64,11 @@ inline bool fills(int64_t iterations, int64_t work, int64_t launches) {
   return iterations >= kFew || work < kLaunch * launches;
 }
 
+// How many teams of threads carry sums of `bytes` through so many rows of `width` elements: fewer than
+// rows, but enough to keep a GPU busy, and 0 where there are too few numbers for that, or sums are too
+// long to be near their team. By sizes alone.
+int64_t carriers(int64_t rows, int64_t width, int64_t bytes);
+
 // Whether additions to elements that data name are worth sorting, so that many threads share them: one
 // thread makes as many as that while they are sorted.
 inline bool are_many(int64_t additions) { return additions >= 64; }
@@ -78,14 +83,14 @@ struct Groups {
 template <class Tensor>
 Groups<Tensor> grouped(const Tensor& cells) {
   Groups<Tensor> found;
-  const at::Tensor &order = found.order, &lengths = found.lengths, &given = cells;
-  group(const_cast<at::Tensor&>(order), const_cast<at::Tensor&>(lengths), given);
+  group(found.order, found.lengths, cells);
   return found;
 }
 
-// The most private memory of an iteration that is all near its threads, in shared memory where a
-// device has so much.
-constexpr int64_t kMostNear = (227 << 10) - (18 << 10);
+// What reductions have of a block's shared memory, at most, beside an iteration's private memory; and
+// the most of that which is all near its threads, in shared memory where a device has so much.
+constexpr int64_t kOwnShared = 18 << 10;
+constexpr int64_t kMostNear = (227 << 10) - kOwnShared;
 
 // Whether the call's tensors have narrow numbers, and the device units that multiply matrices of these
 // and are worth it for so many rows and columns, with products over `depth` and `width` numbers.
@@ -96,8 +101,7 @@ void widen(at::Tensor& to, const at::Tensor& from, size_t real_bytes);
 template <typename real, class Tensor>
 Tensor widened(const Tensor& tensor) {
   Tensor made;
-  const at::Tensor& to = made;
-  widen(const_cast<at::Tensor&>(to), tensor, sizeof(real));
+  widen(made, tensor, sizeof(real));
   return made;
 }
 
@@ -118,22 +122,19 @@ class Launch {
   template <typename real, class Tensor>
   void element(const Tensor& tensor) {
     static_assert(std::is_floating_point_v<real>);
-    const at::Tensor& whole = tensor;
-    element_of(whole, sizeof(real));
+    element_of(tensor, sizeof(real));
   }
 
   // The tensor in the narrow dtype of the call, contiguous: itself, or a copy that lives as long.
   template <class Tensor>
   void operand(const Tensor& tensor) {
-    const at::Tensor& whole = tensor;
-    operand_of(whole);
+    operand_of(tensor);
   }
 
   // Makes the tensor a new one of that dtype.
   template <class Tensor>
-  void result(const Tensor& tensor, std::initializer_list<int64_t> sizes) {
-    const at::Tensor& whole = tensor;
-    result_of(const_cast<at::Tensor&>(whole), sizes.begin(), sizes.size());
+  void result(Tensor& tensor, std::initializer_list<int64_t> sizes) {
+    result_of(tensor, sizes.begin(), sizes.size());
   }
 
   // A number of the host, for a parameter of that type.
@@ -148,6 +149,9 @@ class Launch {
   // What the launch is to be other than usual.
   Shape& shape() { return shape_; }
 
+  // An argument of any type, by the bytes that the kernel's parameter has.
+  void bytes(const void* value, size_t size);
+
   // The next of the kernel's LOMA_NUMBERs.
   void number(int64_t given);
 
@@ -161,6 +165,9 @@ class Launch {
   // `inner`: the steps of an iteration's widest statement; `bytes` of private memory for each, and so
   // many `far` from it, where there would be too many.
   void fused(int64_t count, int64_t inner, int64_t bytes, int64_t far = 0);
+
+  // The same for teams that carry sums, of `bytes` as well; far memory is behind the others.
+  void carried(int64_t count, int64_t inner, int64_t bytes, int64_t far, int64_t teams);
 
   void serial();
 
@@ -178,6 +185,7 @@ class Launch {
   void operand_of(const at::Tensor& tensor);
   void result_of(at::Tensor& tensor, const int64_t* sizes, size_t rank);
   void pass(const Geometry& of_call, int64_t count);
+  void fused(int64_t count, int64_t inner, int64_t bytes, int64_t far, int64_t carriers);
 
   Kernel& kernel_;
   const size_t real_bytes_;

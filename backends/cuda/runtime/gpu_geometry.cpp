@@ -19,6 +19,9 @@ constexpr int64_t kMostWorkspaces = 1024;
 constexpr int64_t kPlain = kPlainShared - kOwnShared;
 constexpr int kLeastBlock = 64;               // threads of a block whose teams are small
 constexpr int64_t kLeastLength = 16, kMostLength = 128;  // of rows of a sweep's operands
+// Numbers that teams which carry sums go through at least, and at a time; rows of each; their sums.
+constexpr int64_t kCarried = 1 << 22, kAtOnce = 1 << 20, kRowsEach = 8, kMostSums = 64 << 10;
+constexpr int64_t kStandIn = 1 << 12;         // of numbers, where a CPU stands in
 constexpr int64_t kSpread = 256;              // fewer blocks leave processors idle
 
 int64_t blocks_for(int64_t count, int64_t teams, int64_t most) {
@@ -130,7 +133,7 @@ Geometry joining_geometry(int64_t count) {
 }
 
 Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared,
-                        int64_t far, const Shape& shape) {
+                        int64_t far, const Shape& shape, int64_t carriers) {
   Geometry g;
   const int64_t whole = power_below(std::max<int64_t>(inner, 1));
   // Of a few steps a thread has all where iterations fill the GPU.
@@ -144,14 +147,16 @@ Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t mos
   while (team > 1 && larger()) team *= 2;
   // Where few teams' memory fits beside each other, each has more threads.
   while (team < std::min<int64_t>(whole, kBlock) && bytes * (kBlock / team) > kPlain) team *= 2;
-  team = turned(team, shape.team, 1, std::min<int64_t>(whole, kMostThreads));
-  int64_t teams = team > kWarp ? 1 : teams_beside(count, team);
-  if (team <= kWarp) teams = turned(teams * team, shape.threads, kWarp, kMostThreads) / team;
+  team = turned(team, shape.team, carriers > 0 ? kWarp : 1, std::min<int64_t>(whole, kMostThreads));
+  if (carriers > 0) team = std::max<int64_t>(team, kWarp);
+  int64_t teams = team > kWarp || carriers > 0 ? 1 : teams_beside(count, team);
+  if (team <= kWarp && carriers == 0) teams = turned(teams * team, shape.threads, kWarp, kMostThreads) / team;
   const int64_t fewest = shape.threads < 0 ? kWarp : kLeastBlock;
   while (teams > 1 && teams * team > fewest && teams * bytes > kPlain) teams /= 2;
   g.team = static_cast<int>(team);
   g.threads = static_cast<int>(team * teams);
   g.blocks = at_most(blocks_for(count, teams, kMostFused), shape.blocks);
+  if (carriers > 0) g.blocks = carriers;
   g.shared_bytes = teams * bytes;
   g.shared = g.shared_bytes <= (teams == 1 ? most_shared - kOwnShared : kPlain);
   if (g.shared && far == 0) return g;
@@ -163,6 +168,12 @@ Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t mos
     g.shared_bytes = 0;
   }
   return g;
+}
+
+int64_t carriers(int64_t rows, int64_t width, int64_t bytes, bool on_gpu) {
+  const int64_t least = on_gpu ? 1 : kStandIn;
+  if (width < (on_gpu ? kBlock : kWarp) || bytes > kMostSums || rows < kCarried / least / width) return 0;
+  return std::min({std::max<int64_t>(kAtOnce / least / width, 1), rows / kRowsEach, kMostWorkspaces});
 }
 
 namespace {

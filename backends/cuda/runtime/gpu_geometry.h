@@ -11,8 +11,6 @@ namespace loma::gpu {
 
 constexpr uintptr_t kWide = 16;         // bytes that a thread reads or writes at once
 constexpr int64_t kPlainShared = 48 << 10;  // bytes of shared memory that any block may have
-// What reductions have of them, at most, beside an iteration's private memory.
-constexpr int64_t kOwnShared = 18 << 10;
 
 // A block has `threads`, of which each `team` shares an iteration. `across`: neighbours are threads of
 // the same rank in neighbouring teams. So many `blocks` take the iterations in turns. With `slices`
@@ -38,9 +36,11 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
 // The second launch of a reduction in slices.
 Geometry joining_geometry(int64_t count);
 // `most_shared`: the bytes of shared memory that a block can have at most on that device; `far`: bytes
-// of an iteration that are never there.
+// of an iteration that are never there; with `carriers`, so many blocks of one team share the iterations.
 Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared,
-                        int64_t far = 0, const Shape& shape = {});
+                        int64_t far = 0, const Shape& shape = {}, int64_t carriers = 0);
+// As gpu.h has it; a stand-in has few threads, and is soon busy.
+int64_t carriers(int64_t rows, int64_t width, int64_t bytes, bool on_gpu);
 // A pass over columns (sweep.h of the device). Whether it is worth it; and its blocks.
 bool sweeps_fit(int64_t rows, int64_t columns, int64_t depth, int64_t width);
 Geometry sweep_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t width);

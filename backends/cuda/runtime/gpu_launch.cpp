@@ -196,6 +196,16 @@ void Launch::pointer(const void* address) {
   add(bits);
 }
 
+void Launch::bytes(const void* value, size_t size) {
+  constexpr size_t slot = sizeof(uint64_t);
+  const auto slots = static_cast<int>((std::min(size, sizeof bits_) + slot - 1) / slot);
+  TORCH_CHECK(slots_ + slots < kMost, kernel_.state().name,
+              ": more arguments than a kernel of a GPU takes");
+  starts_[arguments_++] = &bits_[slots_];
+  std::memcpy(&bits_[slots_], value, size);
+  slots_ += slots;
+}
+
 void Launch::element_of(const at::Tensor& tensor, size_t bytes) {
   TORCH_CHECK(tensor.element_size() == static_cast<int64_t>(bytes) && tensor.is_floating_point(),
               kernel_.state().name, ": a number of ", tensor.dtype(), " where one of ", bytes,
@@ -228,10 +238,18 @@ void Launch::statement(int64_t count, int64_t inner, bool across, int sums, int6
 }
 
 void Launch::fused(int64_t count, int64_t inner, int64_t bytes, int64_t far) {
+  fused(count, inner, bytes, far, 0);
+}
+
+void Launch::carried(int64_t count, int64_t inner, int64_t bytes, int64_t far, int64_t teams) {
+  fused(count, inner, bytes, far, teams);
+}
+
+void Launch::fused(int64_t count, int64_t inner, int64_t bytes, int64_t far, int64_t carriers) {
   if (count <= 0) return;
   Launcher launcher(*this);
   const int64_t most = most_shared(launcher.device());
-  const Geometry geometry = fused_geometry(count, inner, bytes, most, far, shape_);
+  const Geometry geometry = fused_geometry(count, inner, bytes, most, far, shape_, carriers);
   launcher.grid_.count = count;
   launcher.grid_.slices = 1;
   launcher.grid_.bytes = bytes;
@@ -249,6 +267,10 @@ void Launch::serial() {
   launcher.grid_.count = 1;
   launcher.grid_.slices = 1;
   launcher.run(Geometry{}, 0);
+}
+
+int64_t carriers(int64_t rows, int64_t width, int64_t bytes) {
+  return carriers(rows, width, bytes, call_device().is_cuda());
 }
 
 // 1 for bfloat16, 2 for float16, 0 where a call's tensors are of another dtype.

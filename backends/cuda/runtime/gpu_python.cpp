@@ -7,6 +7,8 @@
 
 #include <torch/csrc/Exceptions.h>
 
+#include <pybind11/stl.h>
+
 #include <cstring>
 
 namespace loma {
@@ -23,15 +25,20 @@ py::tuple given(const Request& request) {
   return py::make_tuple(request.name, request.text, options, request.architecture);
 }
 
+// Python's errors as torch's engine carries them.
+[[noreturn]] void carry() {
+  python_error carried;
+  carried.persist();
+  throw carried;
+}
+
 std::string make(const py::object& hook, const Request& request) {
   const py::gil_scoped_acquire gil;
   try {
     return hook(*given(request)).cast<std::string>();
-  } catch (py::error_already_set& error) {  // as torch's engine carries Python's errors
+  } catch (py::error_already_set& error) {
     error.restore();
-    python_error carried;
-    carried.persist();
-    throw carried;
+    carry();
   }
 }
 
@@ -65,7 +72,8 @@ py::dict as_dict(const gpu::Geometry& g) {
   using py::literals::operator""_a;
   return py::dict("threads"_a = g.threads, "team"_a = g.team, "across"_a = g.across,
                   "shared"_a = g.shared, "blocks"_a = g.blocks, "slices"_a = g.slices,
-                  "beside"_a = g.beside, "shared_bytes"_a = g.shared_bytes, "workspace_bytes"_a = g.workspace_bytes);
+                  "beside"_a = g.beside, "shared_bytes"_a = g.shared_bytes,
+                  "workspace_bytes"_a = g.workspace_bytes);
 }
 
 // By member, what is not as usual.
@@ -93,11 +101,29 @@ void throw_check(int kind, const py::list& texts, const py::list& numbers) {
   gpu::throw_check(report);
 }
 
+// The exception that the scalar layer raises on the CPU.
+void throw_failure(const Report& report) {
+  const py::gil_scoped_acquire gil;
+  const auto& n = report.numbers;
+  try {
+    const py::object exception = py::module_::import("loma.runtime_errors")
+                                     .attr("exception")(n[0], report.texts[0], n[1], n[2], n[3]);
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
+  } catch (py::error_already_set& error) {
+    error.restore();
+  }
+  carry();
+}
+
 // Errors of the runtime as torch's operators raise theirs.
 template <class Body>
 void raising(const Body& body) {
   try {
     body();
+  } catch (python_error& error) {
+    const py::gil_scoped_acquire gil;
+    error.restore();
+    throw py::error_already_set();
   } catch (const c10::ValueError& error) {
     throw py::value_error(error.what_without_backtrace());
   } catch (const c10::IndexError& error) {
@@ -107,9 +133,32 @@ void raising(const Body& body) {
   }
 }
 
+// A @simd function's kernel, for one item each: its address, for launch_items. Never freed, as the
+// kernels of generated code are not.
+std::uintptr_t items_kernel(const std::string& name, const std::string& text) {
+  return reinterpret_cast<std::uintptr_t>(new gpu::Kernel(name.c_str(), text.c_str()));
+}
+
+// Launches it for so many items on a device, below 0 that of a stand-in; `arguments` are the bytes of
+// the kernel's parameters. At most so many blocks, which take items in turns; 0: as many as there are.
+void launch_items(std::uintptr_t kernel, int blocks, int device, int64_t items,
+                  const std::vector<std::string>& arguments) {
+  const py::gil_scoped_release without_gil;
+  raising([&] {
+    const CallOn call(device < 0 ? at::Device(at::kCPU)
+                                 : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)));
+    gpu::Launch launch(*reinterpret_cast<gpu::Kernel*>(kernel), sizeof(float));
+    for (const std::string& argument : arguments) launch.bytes(argument.data(), argument.size());
+    launch.shape().blocks = blocks;
+    launch.statement(items, 1, false, 0);
+    call.finish();
+  });
+}
+
 }  // namespace
 
 void bind_gpu(py::module_& python) {
+  gpu::set_failed(throw_failure);
   python.def("set_image_hooks", set_image_hooks);
   python.def("check_devices", [] {
     raising([] {
@@ -118,6 +167,11 @@ void bind_gpu(py::module_& python) {
     });
   });
   python.def("serve_cpu_by_gpu", serve_cpu_by_gpu);
+  python.def("items_kernel", items_kernel);
+  python.def("launch_items", [](std::uintptr_t kernel, int blocks, int device, int64_t items,
+                                const std::vector<py::bytes>& arguments) {
+    launch_items(kernel, blocks, device, items, {arguments.begin(), arguments.end()});
+  });
   python.def("throw_check", [](int kind, const py::list& texts, const py::list& numbers) {
     raising([&] { throw_check(kind, texts, numbers); });
   });
@@ -130,11 +184,14 @@ void bind_gpu(py::module_& python) {
       },
       py::arg("count"), py::arg("inner"), py::arg("across"), py::arg("splits"),
       py::arg("several") = 0, py::arg("around") = 1, py::arg("shape") = py::dict());
-  python.def("fused_geometry", [](int64_t count, int64_t inner, int64_t bytes, int64_t most, int64_t far,
-                                  const py::dict& shape) {
-    return as_dict(gpu::fused_geometry(count, inner, bytes, most, far, shape_of(shape)));
-  }, py::arg("count"), py::arg("inner"), py::arg("bytes"), py::arg("most"), py::arg("far") = 0,
-     py::arg("shape") = py::dict());
+  python.def(
+      "fused_geometry",
+      [](int64_t count, int64_t inner, int64_t bytes, int64_t most, int64_t far,
+         const py::dict& shape) {
+        return as_dict(gpu::fused_geometry(count, inner, bytes, most, far, shape_of(shape)));
+      },
+      py::arg("count"), py::arg("inner"), py::arg("bytes"), py::arg("most"), py::arg("far") = 0,
+      py::arg("shape") = py::dict());
 }
 
 }  // namespace loma

@@ -23,6 +23,11 @@ std::atomic<void*>& place_of(int device) {
 // The CPU's tensors, which a stand-in serves, have the place of the first GPU.
 int number_of(at::Device device) { return device.is_cuda() ? device.index() : 0; }
 
+std::atomic<Failed>& failed() {
+  static std::atomic<Failed> set{nullptr};
+  return set;
+}
+
 int32_t state_of(const Report* report) {
   return __atomic_load_n(&report->state, __ATOMIC_ACQUIRE);
 }
@@ -81,6 +86,8 @@ void check_devices() {
   }
 }
 
+void set_failed(Failed given) { failed().store(given); }
+
 void throw_check(const Report& report) {
   const auto& n = report.numbers;
   const auto text = [&](int k) { return report.texts[k]; };
@@ -106,6 +113,10 @@ void throw_check(const Report& report) {
       break;
     case Check::full: full_error(n[0], text(0), n[1]); break;
     case Check::drained: drained_error(text(0), n[0]); break;
+    case Check::scalar:
+      if (const Failed known = failed().load()) known(report);
+      TORCH_CHECK(false, text(0), ": line ", n[1], ": failed on a GPU");
+      break;
     case Check::memory:
       TORCH_CHECK_WITH(OutOfMemoryError, false, text(0), ": line ", n[1], ": a stack of ", n[0],
                        " elements cannot grow: the device has no memory for those of so many threads");

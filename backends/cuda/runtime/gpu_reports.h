@@ -21,6 +21,11 @@ void check_device(at::Device device);
 // All devices that kernels ran on.
 void check_devices();
 
+// Throws what Python makes of a failure in a function of the scalar layer (loma/runtime_errors.py); set
+// by the binding.
+using Failed = void (*)(const Report& report);
+void set_failed(Failed failed);
+
 // The exception that the check of the CPU throws.
 [[noreturn]] void throw_check(const Report& report);
 

@@ -22,6 +22,7 @@ enum class Check : int32_t {
   full,           // function; capacity, line
   drained,        // function; line
   memory,         // function; size, line
+  scalar,         // of the scalar layer: function; a kind of loma.runtime_errors, line, first, second
 };
 
 struct Report {

@@ -50,6 +50,7 @@ struct Function {
   bool writes = false;  // an Out argument that is passed
   bool gives_adjoints = false;
   py::object exception;  // makes a Python exception of a failure
+  py::object on_gpu;     // None, or runs the function where tensors of the call are
   std::shared_ptr<Types> types;
 };
 

@@ -5,6 +5,7 @@
 #include <structmember.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 
 namespace loma {
@@ -81,12 +82,30 @@ void run(const Function& f, void* const* slots) {
   }
 }
 
+// Whether calls with tensors of the CPU are those of a GPU, for which a stand-in serves in tests.
+bool& cpu_is_gpu() {
+  const char* const device = std::getenv("LOMA_DEVICE");
+  static bool is = device != nullptr && std::string(device) == "shim";
+  return is;
+}
+
+bool is_on_gpu(PyObject* value) {
+  return is_tensor(value) && (cpu_is_gpu() || py::getattr(value, "is_cuda").ptr() == Py_True);
+}
+
 py::object call_function(const Function& f, PyObject* const* args, std::size_t positional,
                         PyObject* keywords) {
   Call call(f);
   const std::size_t count = f.parameters.size();
   auto** values = call.arena.make<PyObject*>(f.passed.size());
   match_arguments(f, args, positional, keywords, values);
+  if (!f.on_gpu.is_none() && std::any_of(values, values + f.passed.size(), is_on_gpu)) {
+    py::tuple given(f.passed.size());
+    for (std::size_t i = 0; i < f.passed.size(); ++i) {
+      given[i] = py::reinterpret_borrow<py::object>(values[i]);
+    }
+    return f.on_gpu(*given);
+  }
   auto** slots = call.arena.make<void*>(count + f.results.size());
   auto** adjoints = call.arena.make<PyObject*>(f.gives_adjoints ? count : 0);
   PyObject* const* next = values;
@@ -192,7 +211,8 @@ PyTypeObject* callable_type() {
 // `parameters` are (name, type, role, default value or None); `entry` and `take_failure` are addresses.
 py::object make_callable(const std::shared_ptr<Types>& types, const std::string& name,
                          const py::sequence& parameters, const py::sequence& results,
-                         std::uintptr_t entry, std::uintptr_t take_failure, py::object exception) {
+                         std::uintptr_t entry, std::uintptr_t take_failure, py::object exception,
+                         py::object on_gpu) {
   static const std::map<std::string, Role> roles = {
       {"In", Role::In}, {"Out", Role::Out}, {"Adjoint", Role::Adjoint}, {"Copy", Role::Copy},
       {"Items", Role::Items}};
@@ -200,6 +220,7 @@ py::object make_callable(const std::shared_ptr<Types>& types, const std::string&
   function->name = name;
   function->types = types;
   function->exception = std::move(exception);
+  function->on_gpu = std::move(on_gpu);
   function->entry = reinterpret_cast<Entry>(entry);
   function->take_failure = reinterpret_cast<TakeFailure>(take_failure);
   for (const auto& item : parameters) {
@@ -236,6 +257,7 @@ PYBIND11_MODULE(loma_scalar, python) {
       .def(py::init<>())
       .def("add_struct", &Types::add_struct);
   python.def("function", make_callable);
+  python.def("serve_cpu_by_gpu", [](bool is) { cpu_is_gpu() = is; });
 }
 
 }  // namespace loma

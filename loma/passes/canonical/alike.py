@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 
 from loma.core import bounds, sizes
 from loma.core import builder as b
@@ -28,8 +29,8 @@ from loma.core.ir import (
 from loma.core.names import Names, names_of
 from loma.core.sizes import IsSize
 from loma.core.walk import (
-    as_part, children, expressions, free_variables, map_children, map_tensor_functions,
-    mentioned_names, substitute, walk,
+    as_part, children, exchanged, expressions, free_variables, map_children, map_expressions,
+    map_tensor_functions, mentioned_names, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.groups import copied, in_groups
 from loma.passes.canonical.loops import mentions
@@ -171,7 +172,7 @@ class _Alike:
             if k == last:
                 out += found.steps
             elif k == position:
-                out.append(_with(stmt, op, view))
+                out.append(map_expressions(stmt, partial(exchanged, old=op, new=view)))
             elif k not in found.gone and not _declares(stmt, found.names):
                 out.append(stmt)
         return tuple(out)
@@ -361,18 +362,3 @@ def _uses(stmt: Stmt) -> frozenset[str]:
     if isinstance(stmt, Declare) and stmt.value is None:
         return frozenset()
     return mentioned_names((stmt,))
-
-
-def _with(stmt: Stmt, old: Expr, new: Expr) -> Stmt:
-    def changed(expr: Expr) -> Expr:
-        return new if expr == old else map_children(expr, changed)
-
-    match stmt:
-        case Declare(_, value) if value is not None:
-            return replace(stmt, value=changed(value))
-        case Assign():
-            return replace(stmt, value=changed(stmt.value))
-        case Return(values):
-            return replace(stmt, values=tuple(map(changed, values)))
-        case _:
-            raise AssertionError(stmt)

@@ -64,7 +64,7 @@ class _Factor(Steps):
     def __init__(self, function: Function) -> None:
         super().__init__(function)
         types = [param.type for param in function.params] + list(function.results)
-        self._dims = [d for t in types if isinstance(t, TensorType) for d in t.dims or ()]
+        self._dims = [dim for type_ in types for dim in sizes.dims_in(type_)]
 
     def _steps(self, stmt: IndexAssign) -> list[Stmt]:
         whole = self._sum(stmt)

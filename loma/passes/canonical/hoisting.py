@@ -26,7 +26,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names, names_of, with_own_indices
 from loma.core.ops import divisor
-from loma.core.sizes import affine, constant, count, product, size_variables
+from loma.core.sizes import affine, constant, count, dims_of, product, size_variables
 from loma.core.walk import (
     blocks, certain_reads, free_variables, map_blocks, map_guarded, substitute, walk,
 )  # fmt: skip
@@ -202,8 +202,7 @@ class Hoisting:
         for place in certain_reads(expr):
             if not isinstance(place, Index) or not isinstance(place.base, Var):
                 continue
-            assert isinstance(place.base.type, TensorType)
-            for subscript, dim in zip(place.subscripts, place.base.type.dims or (), strict=False):
+            for subscript, dim in zip(place.subscripts, dims_of(place.base), strict=False):
                 found = affine(subscript, (axis,))
                 moves = found is not None and constant(found[0].get(axis.name, IntConst(0)))
                 if moves and free_variables(dim) <= self._known:

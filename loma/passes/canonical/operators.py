@@ -133,11 +133,6 @@ def _reduce(kind: ReduceKind, body: Expr, axes: list[Axis]) -> Expr:
     return Reduce(kind, body, own, FLOAT, body.span) if own else body
 
 
-def _rank(value: Expr) -> int:
-    dims = value.type.dims if isinstance(value.type, TensorType) else None
-    return 0 if dims is None else len(dims)
-
-
 def _is_composed(value: Expr) -> bool:
     """Whether a tensor is more than a variable or a call."""
     while isinstance(value, NoDiff):
@@ -300,7 +295,7 @@ class _Operators(InBlocks):
 
     def _is_one_of_many(self, value: Expr) -> bool:
         """Whether a tensor is a batch of matrices, or what a round of a loop takes of one."""
-        if _rank(value) > 2 or self._is_of_a_round(value):
+        if len(sizes.dims_of(value)) > 2 or self._is_of_a_round(value):
             return True
         if self._depth > 0 and self._is_large(value):
             return True

@@ -58,8 +58,7 @@ def _is_inside(part: Expr, is_size: IsSize) -> bool:
 
 
 def _is_readable(part: Op, whole: Expr) -> bool:
-    assert isinstance(part.type, TensorType)
-    return _subscripts(part, whole, [ONE] * len(part.type.dims or ())) is not None
+    return _subscripts(part, whole, [ONE] * len(sizes.dims_of(part))) is not None
 
 
 def slice_start(
@@ -141,8 +140,7 @@ def _subscripts(part: Op, whole: Expr, places: list[Expr]) -> tuple[Expr, ...] |
 
 def _with_units(part: Op, dims: tuple[Expr, ...], places: list[Expr]) -> tuple[Expr, ...] | None:
     """Subscripts for the dimensions before a change of shape that only moves those of size 1."""
-    assert isinstance(part.type, TensorType)
-    own = part.type.dims or ()
+    own = sizes.dims_of(part)
     kept = [(place, dim) for place, dim in zip(places, own, strict=True) if dim != ONE]
     before = [dim for dim in dims if dim != ONE]
     if not sizes.same(tuple(dim for _, dim in kept), tuple(before)):

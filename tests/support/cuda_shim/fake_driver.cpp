@@ -78,7 +78,7 @@ void shuffle(std::vector<unsigned>& order, Random& random) {
 // A stack on which threads run, one after the other, until one waits: then it is that thread's.
 struct Fiber {
   ucontext_t start;
-  jmp_buf place;
+  jmp_buf place, end;  // end: that of the thread that runs on it
   char* stack;
 };
 
@@ -114,10 +114,12 @@ void** arguments;
 void fiber_main() {
   for (;;) {
     if (_setjmp(running->place) == 0) back();
-    function->run(arguments);
+    if (_setjmp(running->end) == 0) function->run(arguments);
     threads[current].done = true;
   }
 }
+
+void end_thread() { _longjmp(running->end, 1); }
 
 Fiber* idle_fiber() {
   if (idle.empty()) {
@@ -264,6 +266,7 @@ int launch(const unsigned (&grid)[3], unsigned size, size_t shared) {
   state.shared = dynamic.data() + (64 - reinterpret_cast<uintptr_t>(dynamic.data()) % 64);
   state.grid_size = {grid[0], grid[1], grid[2]}, state.block_size = {size, 1, 1};
   state.barrier = barrier, state.warp_barrier = warp_barrier, state.exchange = exchange;
+  state.end_thread = end_thread;
   std::memset(dynamic.data(), 255, dynamic.size());
   const char* const end = dynamic.data() + dynamic.size();
   std::vector<unsigned> blocks(size_t(grid[0]) * grid[1]);

@@ -26,6 +26,8 @@ float fmaf(float, float, float);
 double fma(double, double, double);
 void* malloc(decltype(sizeof(0)));
 void free(void*);
+void* memcpy(void*, const void*, decltype(sizeof(0)));
+void* memset(void*, int, decltype(sizeof(0)));
 #undef LOMA_C
 #undef LOMA_C2
 }
@@ -47,6 +49,7 @@ void free(void*);
 #define gridDim (loma_shim_threads.grid_size)
 #define LOMA_EXCHANGED(name) asm volatile("" : : "r"(name) : "memory")
 #define LOMA_DYNAMIC_SHARED(name) char* const name = loma_shim_threads.shared
+#define LOMA_END_THREAD() loma_shim_threads.end_thread()
 #define LOMA_MATRIX_UNITS "shim_matrix_units.h"
 
 inline void __syncthreads() { loma_shim_threads.barrier(); }
@@ -110,6 +113,19 @@ inline number __shfl_down_sync(unsigned mask, number value, unsigned distance, i
 inline int atomicCAS(int* address, int expected, int wanted) {
   const int found = *address;
   if (found == expected) *address = wanted;
+  return found;
+}
+
+// Threads take turns only where they wait.
+template <typename number>
+inline number atomicAdd(number* address, number value) {
+  const number found = *address;
+  *address = number(found + value);
+  return found;
+}
+inline int atomicAdd(int* address, int value) {
+  const int found = *address;
+  __builtin_add_overflow(found, value, address);
   return found;
 }
 

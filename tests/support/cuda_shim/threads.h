@@ -16,6 +16,7 @@ struct Threads {
   void (*warp_barrier)(unsigned mask);
   // What the lane `source` gives; all lanes of `mask` call this together.
   unsigned long (*exchange)(unsigned mask, unsigned long given, unsigned source);
+  void (*end_thread)();
 };
 
 // What the driver finds in an image under the name `loma_shim_image`.

@@ -46,6 +46,7 @@ Tensor::~Tensor() { whole(memory_).~Tensor(); }
 Tensor::operator const at::Tensor&() const {
   return *std::launder(reinterpret_cast<const at::Tensor*>(memory_));
 }
+Tensor::operator at::Tensor&() { return whole(memory_); }
 
 bool Tensor::defined() const { return aten(*this).defined(); }
 int64_t Tensor::size(int64_t dim) const { return aten(*this).size(dim); }

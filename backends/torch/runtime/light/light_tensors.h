@@ -35,8 +35,9 @@ class Tensor {
   ~Tensor();
 
   // For the runtime.
-  Tensor(at::Tensor tensor);                         // NOLINT: implicit, as is the one below
+  Tensor(at::Tensor tensor);  // NOLINT: implicit, as are those below
   operator const at::Tensor&() const;
+  operator at::Tensor&();
 
   bool defined() const;
   int64_t size(int64_t dim) const;

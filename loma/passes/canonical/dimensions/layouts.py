@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from loma.core import sizes
 from loma.core.ir import (
     Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Op, Reduce, Stmt, TensorType,
     Var, Zero, replace,
@@ -35,7 +36,7 @@ def _changed(function: Function) -> Function:
     locals_ = {
         stmt.target.name: stmt.target
         for stmt in function.body
-        if isinstance(stmt, Declare) and stmt.value is None and _rank(stmt.target) > 1
+        if isinstance(stmt, Declare) and stmt.value is None and len(sizes.dims_of(stmt.target)) > 1
     }
     set_at = {
         stmt.target.tensor.name: place
@@ -48,11 +49,6 @@ def _changed(function: Function) -> Function:
             body = tuple(_stored(stmt, name, order) for stmt in function.body)
             function = replace(function, body=body)
     return function
-
-
-def _rank(var: Var) -> int:
-    dims = var.type.dims if isinstance(var.type, TensorType) else None
-    return 0 if dims is None else len(dims)
 
 
 def _wanted(name: str, body: tuple[Stmt, ...]) -> Order | None:

@@ -25,7 +25,8 @@ from loma.core.ir import (
 from loma.core.names import Names, names_of
 from loma.core.walk import (
     children, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
-    mentioned_names, numbered, own_names, statements, substitute, subscript_variables, walk,
+    mentioned_names, numbered, own_names, statements, substitute, subscript_variables,
+    variables, walk,
 )  # fmt: skip
 
 ONE = IntConst(1)
@@ -312,13 +313,9 @@ def _other_uses(stmt: Stmt) -> set[str]:
         case Declare() | Zero(Var()):
             return set()
         case If() | For() | While():
-            return {name for e in expressions(stmt) for name in _mentioned(e)}
+            return {name for e in expressions(stmt) for name in variables(e)}
         case _:
             return set(own_names(stmt))
-
-
-def _mentioned(expr: Expr) -> Iterator[str]:
-    return (node.name for node in walk(expr) if isinstance(node, Var))
 
 
 def _misused(expr: Expr, whole: bool = False) -> Iterator[str]:
@@ -338,7 +335,7 @@ def _misused(expr: Expr, whole: bool = False) -> Iterator[str]:
                 yield from _misused(arg, whole=True)
         case _:
             for child in children(expr):
-                yield from _misused(child, whole=False) if not whole else _mentioned(child)
+                yield from _misused(child, whole=False) if not whole else variables(child)
 
 
 def _places(stmt: IndexAssign) -> Iterator[Index]:

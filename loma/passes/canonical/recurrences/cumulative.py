@@ -64,7 +64,7 @@ class _Cumulative:
     def _running(self, kind: ReduceKind, x: Expr, dim: int, op: Op, made: list[Stmt]) -> Var:
         """A new tensor with reductions of a tensor up to each element, which ``made`` fill."""
         assert isinstance(op.type, TensorType)
-        dims = op.type.dims or ()
+        dims = sizes.dims_of(op)
         if not isinstance(x, Var):
             operand = Var(self._names.fresh("_operand"), op.type)
             made.append(Declare(operand, x, op.span))
