@@ -116,11 +116,9 @@ def close_all(found: Any, expected: Any) -> None:
         close(value, right, 1e-11)
 
 
-@EACH_CASE
+@each([case for case in REPORTED if case.name in COMPILED])
 def test_compiled(program: Program, case: Reported) -> None:
     """Values and autograd's gradients."""
-    if case.name not in program.compiles:
-        pytest.skip("compiled with --full")
     function = program.compiled(case.name)
     values = as_tuple(function(*case.args))
     weights = oracle.random_weights(values, torch.Generator().manual_seed(8))
@@ -131,6 +129,12 @@ def test_compiled(program: Program, case: Reported) -> None:
     if case.known is not None:
         ones = [torch.ones_like(torch.as_tensor(v, dtype=torch.float64)) for v in values]
         close_all(gradients(function, case.args, ones)[1], case.known)
+
+
+@pytest.mark.full
+@each([case for case in REPORTED if case.name not in COMPILED])
+def test_others_compiled(program: Program, case: Reported) -> None:
+    test_compiled(program, case)
 
 
 @pytest.mark.full
