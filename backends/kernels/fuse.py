@@ -229,11 +229,11 @@ class _Kernels:
             return None
         source = block[position : found.end]
         outside = tuple(stmt for stmt in found.before if stmt in source)
-        inside = (stmt for stmt in found.before if stmt not in source)  # of branches
-        source = tuple(stmt for stmt in source if stmt not in outside)
-        otherwise = self.block(source, carries=False)
+        inside = tuple(stmt for stmt in found.before if stmt not in source)  # of branches
+        rest = tuple(stmt for stmt in source if stmt not in outside)
         items = (*inside, found.kernel, *found.behind)
-        step = Carrying(found.kernel, items, found.wanted, otherwise, source)
+        otherwise = self.block(rest, carries=False)
+        step = Carrying(found.kernel, items, found.wanted, otherwise, rest)
         return (*outside, step), found.end
 
     def _summed(
