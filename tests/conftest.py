@@ -32,7 +32,7 @@ OWN_FLAGS = {
 }  # fmt: skip
 _FLAGS_GIVEN = "LOMA_CXXFLAGS" in os.environ
 
-# Two workers have more threads than two processors: none of them waits for another by computing.
+# Workers have more threads than two processors: none of them waits for another by computing.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # Some tests need no torch (.ci/matrix). Without it, the folder of its tests would be found.

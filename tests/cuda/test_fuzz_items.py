@@ -20,7 +20,7 @@ from loma.core.ir import INT, ArrayType, FloatType, Param, StructType, Type
 
 __all__ = ["there"]  # the fixture
 Value = Any
-PROGRAMS = 6
+PROGRAMS = 2
 
 
 class Arguments:
