@@ -12,7 +12,7 @@ from typing import Literal
 
 from loma.backends.cfamily.source import GeneratedSource
 
-How = Literal["statement", "fused", "carried", "serial", "sweep", "pairs", "items"]
+How = Literal["statement", "fused", "serial", "sweep", "pairs", "items"]
 
 _THREADS, _WARP, _LARGEST = 256, 32, 512
 _KNOWN = 64  # a number of kernels for known numbers
@@ -93,7 +93,7 @@ def _forms(kernel: Kernel) -> Iterator[Form]:
         yield Form(256 if kernel.how == "sweep" else 128, narrow=1, depth=128, width=128)
         return
     yield Form(_THREADS)
-    if kernel.how in ("fused", "carried"):
+    if kernel.how == "fused":
         teams = [Form(_THREADS, _WARP), Form(_THREADS, _THREADS)]
         yield from teams
         if kernel.private:

@@ -27,6 +27,7 @@ from loma.backends.cuda.registers import in_registers, meets
 from loma.backends.cuda.serial import write_in_place, write_serial
 from loma.backends.cuda.start import Start, dedented
 from loma.backends.cuda.sweeps import write_sweep
+from loma.backends.kernels.ir import Carried
 from loma.backends.lowering.index_statements import COUNTER
 from loma.backends.openmp import launches as host
 from loma.backends.schedule.host import (
@@ -161,8 +162,8 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
     own |= {var.name for var in (kernel.count, kernel.first, *launch.scalars) if var is not None}
     if kernel.blocks is not None:
         own.add(kernel.blocks.number.name)
-    if launch.carried is not None:
-        own.add(launch.carried.number.name)
+    if kernel.carried is not None:
+        own.add(kernel.carried.number.name)
     size = None if kernel.count is None else f"{cpp_name(kernel.count.name)}_size_"
     with writer.block():
         count = context.ints(sizes.product(tuple(axis.extent for axis in kernel.axes)))
@@ -203,11 +204,11 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
         for name, (type_, argument) in captured.params.items():
             made.number(type_, name, argument)
         context.taken, context.registers, context.shared = {}, frozenset(), frozenset()
-        carried = launch.carried
+        carried = kernel.carried
         teams = () if carried is None else (c.item_text(context.ints(carried.teams)),)
         made.write(
-            body, "fused" if carried is None else "carried", c.item_text(count), widest,
-            "workspace_.bytes()", *(["workspace_.far()"] if buffers else []), *teams,
+            body, "fused", c.item_text(count), widest, "workspace_.bytes()",
+            *(["workspace_.far()"] if buffers else []), *teams,
             private=bool(buffers), shape=shapes.of_fused(context, *named),
         )  # fmt: skip
 
@@ -281,12 +282,12 @@ def _write_iterations(
     joins = joined_indices(kernel)
     step = _counter(ITERATION) if kernel.inner else step
     params = f"const int64_t {step}, const auto& team_, [[maybe_unused]] char* const memory_"
-    carried = launch.carried
+    carried = kernel.carried
     head, end = f"loma::iterations(grid_, [&]({params})", ");"
     if carried is not None:
         begin = "loma::carried(grid_, [&](const auto& team_, char* const memory_)"
         with writer.block(begin, ","):
-            _write_sums(owner, launch, buffers)
+            _write_sums(owner, carried, buffers)
             for var in carried.sums:
                 _write_zeros(owner, var)
         head, end = f"[&]({params})", ","
@@ -318,16 +319,15 @@ def _write_iterations(
         number = cpp_name(carried.number.name)
         params = f"const int64_t {number}, const auto& team_, char* const memory_"
         with writer.block(f"[&]({params})", ");"):
-            _write_sums(owner, launch, buffers)
-            owner.nodes(carried.end)
+            _write_sums(owner, carried, buffers)
+            owner.nodes(launch.end)
     context.pointers, context.steady = None, {}
 
 
-def _write_sums(owner: HostWriter, launch: Launch, buffers: Sequence[Buffer]) -> None:
+def _write_sums(owner: HostWriter, carried: Carried, buffers: Sequence[Buffer]) -> None:
     """Where the sums are that a team carries."""
-    assert launch.carried is not None
     for slot, buffer in enumerate(buffers):
-        if buffer.var in launch.carried.sums:
+        if buffer.var in carried.sums:
             _write_buffer(owner, slot, buffer)
 
 

@@ -23,7 +23,7 @@ _ONE = IntConst(1)
 
 def in_registers(launch: Launch) -> frozenset[str]:
     """The private tensors of a kernel that its threads have in registers, all the same."""
-    carried = () if launch.carried is None else launch.carried.sums
+    carried = () if launch.kernel.carried is None else launch.kernel.carried.sums
     found = {var.name for var in single(launch) if var not in carried}
     inside = list(flat(launch.body))
     known = (Branch, CheckRange, CheckSome, Clear, Count, Parallel, Repeat, Run, Unit)

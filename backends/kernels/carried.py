@@ -15,17 +15,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from loma.backends.kernels.ir import Carried, Kernel
-from loma.backends.kernels.parts import is_part
+from loma.backends.kernels.parts import is_part, part_of
 from loma.backends.kernels.private import make_kernel
 from loma.backends.kernels.runs import Runs
 from loma.backends.kernels.sharing import (
-    Shared, index_assigns, is_row, opened, reads_tensors, subscripts_of, whole_reads,
+    Shared, index_assigns, is_row, opened, reads_tensors, whole_reads,
 )  # fmt: skip
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT, INT, Axis, Declare, Expr, If, Index, IndexAssign, Reduce, Stmt, TensorType, Var, replace,
+    FLOAT, INT, Declare, Expr, If, Index, IndexAssign, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names
+from loma.core.sizes import dims_of
 from loma.core.walk import mentioned_names, variable_names
 
 
@@ -150,19 +151,14 @@ def _made(
         if not is_part(stmt, name):
             body.append(made)
             continue
-        own = tuple(axis for axis in opened(stmt).axes if axis.name in subscripts_of(stmt))
-        at, called = stmt.element.subscripts, stmt.element.tensor.name
-        extents = {axis.name: axis.extent for axis in own}
-        dims = tuple(extents[sub.name] for sub in at if isinstance(sub, Var))
-        sums.append(Var(names.fresh(f"{called}_sum"), TensorType(dims)))
-        parts.append(Var(names.fresh(f"{called}_parts"), TensorType((teams, *dims))))
-        body.append(replace(made, target=Index(sums[-1], at, FLOAT)))
-        target = Index(parts[-1], (number, *at), FLOAT)
-        last.append(IndexAssign(target, "=", Index(sums[-1], at, FLOAT), own, stmt.span))
-        team = Axis(names.fresh(number.name), teams)
-        read = Index(parts[-1], (Var(team.name, INT), *at), FLOAT)
-        value = Reduce("sum", read, (team,), FLOAT, stmt.span)
-        behind.append(replace(stmt, value=value, axes=own))
+        part = part_of(stmt, made, number, teams, names)
+        at, called = part.inside.element.subscripts[1:], stmt.element.tensor.name
+        sums.append(Var(names.fresh(f"{called}_sum"), TensorType(dims_of(part.tensor)[1:])))
+        own = Index(sums[-1], at, FLOAT)
+        body.append(replace(made, target=own))
+        last.append(replace(part.inside, value=own))
+        parts.append(part.tensor)
+        behind.append(part.behind)
     carried = Carried(tuple(sums), tuple(last), number, teams)
     kernel = replace(
         kernel, private=(*kernel.private, *sums), body=tuple(body), source=group,

@@ -81,28 +81,29 @@ def with_parts(
         if not (isinstance(stmt, IndexAssign) and is_part(stmt, own[0])):
             out.append(made)
             continue
-        parts.append(_part(stmt, made, blocks, names))
+        parts.append(part_of(stmt, made, blocks.number, blocks.count, names))
         stays = mentioned_names((stmt,)) & written(group[k + 1 :])
         (out if stays else last).append(parts[-1].inside)
     return (*out, *last), parts
 
 
-def _part(stmt: IndexAssign, made: Stmt, blocks: Blocks, names: Names) -> Part:
-    """A sum over the index; ``made`` is the same for the rows of a block."""
+def part_of(stmt: IndexAssign, made: Stmt, number: Var, count: Expr, names: Names) -> Part:
+    """A sum over the index, of which each of ``count`` blocks or teams has a part; ``made`` is the
+    same for the rows of the one with that ``number``."""
     assert isinstance(made, IndexAssign)
     assert made.op == "+="
     own = tuple(axis for axis in made.axes if axis.name in subscripts_of(made))
     summed = tuple(axis for axis in made.axes if axis not in own)
-    dims = (blocks.count, *(axis.extent for axis in own))
+    dims = (count, *(axis.extent for axis in own))
     tensor = Var(names.fresh(f"{stmt.element.tensor.name}_parts"), TensorType(dims))
     at = tuple(Var(axis.name, INT) for axis in own)
-    block = Axis(names.fresh(blocks.number.name), blocks.count)
+    block = Axis(names.fresh(number.name), count)
     read = Index(tensor, (Var(block.name, INT), *at), FLOAT)
     return Part(
         tensor,
         replace(
             made,
-            target=Index(tensor, (blocks.number, *at), FLOAT),
+            target=Index(tensor, (number, *at), FLOAT),
             op="=", value=Reduce("sum", made.value, summed, FLOAT, stmt.span), axes=own,
         ),
         replace(stmt, value=Reduce("sum", read, (block,), FLOAT, stmt.span), axes=own),

@@ -13,7 +13,9 @@ from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.kernels.sharing import mentions
 from loma.core import sizes
-from loma.core.ir import Declare, For, Function, If, IntConst, Stmt, TensorType, Var, While, replace
+from loma.core.ir import (
+    Declare, Expr, For, Function, If, IntConst, Stmt, TensorType, Var, While, replace,
+)  # fmt: skip
 from loma.core.printer import print_expr, print_head, print_stmt, print_type
 from loma.core.walk import blocks, substitute
 from loma.passes.old_values import PREFIX
@@ -61,11 +63,11 @@ class _Printer:
             case Sweep():
                 return self._sweep(step, indent)
             case Chain():
-                return self._chain(step, indent)
+                return self._either(step.conditions, "tensor cores can", step, indent)
             case Pairs():
                 return self._pairs(step, indent)
             case Carrying():
-                return self._carrying(step, indent)
+                return self._either(step.wanted, "it is less to read", step, indent)
             case Declare(target, None) if target.name in self.private:
                 return []
             case If() | For() | While() if not self.remark(step):
@@ -125,17 +127,12 @@ class _Printer:
         lines = [head, *(line for stmt in step.source for line in _lines(stmt, inner))]
         return [*lines, f"{indent}otherwise:", *self.steps(step.otherwise, inner)]
 
-    def _chain(self, step: Chain, indent: str) -> list[str]:
+    def _either(
+        self, conditions: tuple[Expr, ...], last: str, step: Chain | Carrying, indent: str
+    ) -> list[str]:
         inner = indent + _INDENT
-        where = "".join(f"{print_expr(condition)} and " for condition in step.conditions)
-        head = f"{indent}if {where}tensor cores can:"
-        rest = [f"{indent}otherwise:", *self.steps(step.otherwise, inner)]
-        return [head, *self.steps(step.items, inner), *rest]
-
-    def _carrying(self, step: Carrying, indent: str) -> list[str]:
-        inner = indent + _INDENT
-        where = "".join(f"{print_expr(condition)} and " for condition in step.wanted)
-        head = f"{indent}if {where}it is less to read:"
+        where = " and ".join([*map(print_expr, conditions), last])
+        head = f"{indent}if {where}:"
         rest = [f"{indent}otherwise:", *self.steps(step.otherwise, inner)]
         return [head, *self.steps(step.items, inner), *rest]
 

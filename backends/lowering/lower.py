@@ -22,7 +22,7 @@ from loma.backends.schedule import storage
 from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
-    Allocate, Branch, Buffer, Bytes, Carried, Carry, Clear, Contract, Convolve, Count, Either,
+    Allocate, Branch, Buffer, Bytes, Carry, Clear, Contract, Convolve, Count, Either,
     HostNode, Later, Launch, Numbers, PairsPass, Pass, Piece, Question, Repeat, Reserve, Run,
     Serial, Spread, Stream, Unit,
 )  # fmt: skip
@@ -329,7 +329,7 @@ class Lowering:
         lazy, self._lazy = self._lazy, {}  # all that its statements use is allocated
         with context.cut(pieces, extent), context.within(*_moving(kernel)):
             body = (*cleared, *self.block(kernel.body, outermost=False))
-            last = kernel.carried and self.block(kernel.carried.end, outermost=False)
+            end = self.block(_last(kernel), outermost=False)
         self._lazy = lazy
         context.kernel = None
         alive = lifetimes(kernel, (*registers, *_in_one_loop(body)))
@@ -338,13 +338,10 @@ class Lowering:
         launch = Launch(
             kernel, steps, buffers, _scalars(kernel), pieces,
             bytes_, body, frozenset(assigned((*kernel.body, *_last(kernel)))),
-            1 if kernel.rows else context.machine.block_least, one,
+            1 if kernel.rows else context.machine.block_least, one, end,
         )  # fmt: skip
-        if kernel.carried is not None:
-            own = kernel.carried
-            carried = Carried(own.sums, last or (), own.number, own.teams)
-            return [*nodes, replace(launch, carried=carried)]
-        work = spread.work(kernel, one) if context.machine.teams else None
+        alone = context.machine.teams and kernel.carried is None
+        work = spread.work(kernel, one) if alone else None
         if work is None:
             return [*nodes, launch]
         iterations = spread.iterations(kernel, one)
@@ -417,10 +414,10 @@ class Lowering:
         own = {var.name for var in kernel.private} - {var.name for var in carried.sums}
         own -= temporaries(step.otherwise)
         otherwise = self._without_private(own, kernel, step.source, step.otherwise)
-        widths = dict.fromkeys(sizes.product(sizes.dims_of(var)) for var in carried.sums)
+        width = sizes.product(sizes.dims_of(carried.sums[0]))
         rows = sizes.product(tuple(axis.extent for axis in kernel.axes))
         bytes_ = tuple(_bytes(var, "") for var in carried.sums)
-        return Carry(carried.teams, step.wanted, rows, next(iter(widths)), bytes_, then, otherwise)
+        return Carry(carried.teams, step.wanted, rows, width, bytes_, then, otherwise)
 
     def _pairs(self, pairs: Pairs) -> list[HostNode]:
         nodes: list[HostNode] = []

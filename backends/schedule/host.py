@@ -306,18 +306,6 @@ Bytes: TypeAlias = tuple[Element, Expr]  # so many elements of a dtype
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
-    """The iterations of a kernel are shared by ``teams`` teams of threads, each of which has
-    ``sums`` of its own: zero before its first iteration, and behind its last one ``end`` reads
-    them, where ``number`` is the team's."""
-
-    sums: tuple[Var, ...]
-    end: tuple[HostNode, ...]
-    number: Var
-    teams: Var
-
-
-@dataclass(frozen=True, slots=True)
 class Launch:
     """A kernel: its iterations run in parallel, each on one thread; where there are fewer than
     threads, one after the other, and the loops inside are parallel.
@@ -326,6 +314,7 @@ class Launch:
     iteration, too; buffers of ``cleared`` start at zero. With a ``count`` in the kernel, an
     iteration is a block of values, ``least`` or more: so many that what they take, ``bytes`` each,
     stays in the first-level cache; or, ``single``, one value. ``writes``: tensors that are written.
+    ``end``: what a team that carries sums (``kernel.carried``) runs behind its last iteration.
     """
 
     kernel: Kernel
@@ -338,7 +327,7 @@ class Launch:
     writes: frozenset[str]
     least: int = 1
     single: bool = False
-    carried: Carried | None = None
+    end: tuple[HostNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

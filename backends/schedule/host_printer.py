@@ -221,20 +221,21 @@ def _launch(node: Launch) -> list[str]:
     shared = node.writes - {buffer.var.name for buffer in node.buffers}
     if shared:
         facts.append(f"writes {', '.join(sorted(shared))}")
-    sums = () if node.carried is None else node.carried.sums
+    carried = kernel.carried
+    sums = () if carried is None else carried.sums
     private = [
         f"private {_declared(buffer.var)}  # statements {buffer.first} to {buffer.last}"
         for buffer in node.buffers
         if buffer.var not in sums
     ]
-    if node.carried is not None:
-        head = f"{node.carried.teams.name} teams, a {head}"
+    if carried is not None:
+        head = f"{carried.teams.name} teams, a {head}"
         private += [f"carried {_declared(var)}" for var in sums]
     private += [f"private {_declared(var)}" for var in node.scalars]
     inside = indented([*_pieces(node.pieces), *private])
     lines = [f"{head}  # {'; '.join(facts)}", *inside, *_block(node.body)]
-    if node.carried is not None:
-        lines += indented(["behind the last one of a team:", *_block(node.carried.end)])
+    if carried is not None:
+        lines += indented(["behind the last one of a team:", *_block(node.end)])
     return lines
 
 

@@ -267,10 +267,7 @@ class _Verifier:
         self.ints(*(axis.extent for axis in kernel.axes))
         number = None if kernel.blocks is None else kernel.blocks.number
         part = [var.name for var in (kernel.count, kernel.first, number) if var is not None]
-        carried, team = node.carried, []
-        if carried is not None:
-            self.ints(carried.teams)
-            team = [carried.number.name]
+        carried = kernel.carried
         with self.inner(*part):
             self.ints(node.work)
         self.pieces(node.pieces, kernel.count is not None)
@@ -287,7 +284,8 @@ class _Verifier:
                 if carried is not None:
                     mine = {buffer.var for buffer in node.buffers}
                     self.require(mine >= {*carried.sums}, "sums that have no memory")
-                    self.inside(carried.end, *team)
+                    self.ints(carried.teams)
+                    self.inside(node.end, carried.number.name)
         self.writes, self.launched = before, False
 
     def stream(self, node: Stream) -> None:

@@ -304,7 +304,7 @@ static std::tuple<loma::Tensor, loma::Tensor> normalised__backward__body(const l
       launch_.pointer(_d_g_parts.template mutable_data_ptr<real>());
       launch_.number(int64_t(workspace_.offset(0)));
       launch_.number(D);
-      launch_.carried((N + i_count_10_size_ - 1) / i_count_10_size_, loma::max<int64_t>(D, 1), workspace_.bytes(), workspace_.far(), teams);
+      launch_.fused((N + i_count_10_size_ - 1) / i_count_10_size_, loma::max<int64_t>(D, 1), workspace_.bytes(), workspace_.far(), teams);
     }
     // line 6: _d_g[d] = sum(_d_g_parts[team_1, d] for team_1 in teams)
     {

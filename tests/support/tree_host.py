@@ -339,20 +339,21 @@ class _Host:
 
     def launch(self, node: Launch) -> None:
         """Teams that carry sums take iterations in turns, one team after another."""
-        if node.carried is None:
+        carried = node.kernel.carried
+        if carried is None:
             self.iterations(node)
             return
-        teams = self.whole(node.carried.teams)
+        teams = self.whole(carried.teams)
         extent = self.whole(node.kernel.axis.extent)
         assert 0 < teams <= extent
         before = self.env.keys() | set()
         for number in self.machine.shuffled(range(teams)):
-            for var in node.carried.sums:
+            for var in carried.sums:
                 self.env[var.name] = np.zeros(self.shape(var))
                 self.kept.append(self.env[var.name])
             self.iterations(node, (number, teams))
-            self.env[node.carried.number.name] = number
-            self.nodes(node.carried.end)
+            self.env[carried.number.name] = number
+            self.nodes(node.end)
         for name in self.env.keys() - before:
             del self.env[name]
 
@@ -361,7 +362,7 @@ class _Host:
         kernel, machine = node.kernel, self.machine
         extent, before = self.whole(kernel.axis.extent), dict(self.env)
         # An iteration of a team adds to what the one before has left.
-        order = machine.shuffled if node.carried is None else list
+        order = machine.shuffled if kernel.carried is None else list
         watched, machine.watched = machine.watched, machine.watched | node.writes
         if kernel.count is None:
             shape = [max(self.whole(axis.extent), 0) for axis in kernel.axes]
@@ -391,7 +392,8 @@ class _Host:
 
     def iteration(self, node: Launch) -> None:
         """Private tensors lie where those lie that are not alive at the same time."""
-        sums = () if node.carried is None else node.carried.sums
+        carried = node.kernel.carried
+        sums = () if carried is None else carried.sums
         buffers = [buffer for buffer in node.buffers if buffer.var not in sums]
         sizes = [int(np.prod(self.shape(buffer.var))) for buffer in buffers]
         offsets = _offsets(buffers, sizes)

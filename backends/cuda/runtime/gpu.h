@@ -163,11 +163,9 @@ class Launch {
                  int64_t around = 1);
 
   // `inner`: the steps of an iteration's widest statement; `bytes` of private memory for each, and so
-  // many `far` from it, where there would be too many.
-  void fused(int64_t count, int64_t inner, int64_t bytes, int64_t far = 0);
-
-  // The same for teams that carry sums, of `bytes` as well; far memory is behind the others.
-  void carried(int64_t count, int64_t inner, int64_t bytes, int64_t far, int64_t teams);
+  // many `far` from it, where there would be too many. `carriers`: the teams that carry sums, among
+  // that memory, from one iteration to the next; 0: none do.
+  void fused(int64_t count, int64_t inner, int64_t bytes, int64_t far = 0, int64_t carriers = 0);
 
   void serial();
 
@@ -185,7 +183,6 @@ class Launch {
   void operand_of(const at::Tensor& tensor);
   void result_of(at::Tensor& tensor, const int64_t* sizes, size_t rank);
   void pass(const Geometry& of_call, int64_t count);
-  void fused(int64_t count, int64_t inner, int64_t bytes, int64_t far, int64_t carriers);
 
   Kernel& kernel_;
   const size_t real_bytes_;

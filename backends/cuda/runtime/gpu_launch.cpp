@@ -237,14 +237,6 @@ void Launch::statement(int64_t count, int64_t inner, bool across, int sums, int6
   launcher.run(joining_geometry(count), 2);
 }
 
-void Launch::fused(int64_t count, int64_t inner, int64_t bytes, int64_t far) {
-  fused(count, inner, bytes, far, 0);
-}
-
-void Launch::carried(int64_t count, int64_t inner, int64_t bytes, int64_t far, int64_t teams) {
-  fused(count, inner, bytes, far, teams);
-}
-
 void Launch::fused(int64_t count, int64_t inner, int64_t bytes, int64_t far, int64_t carriers) {
   if (count <= 0) return;
   Launcher launcher(*this);
