@@ -361,10 +361,10 @@ def generated_c(module: Module, options: Options | None = None) -> GeneratedSour
 
 def items_kernel(module: Module, function: str) -> tuple[str, str]:
     """The kernel of a @simd function for GPUs as CUDA C++, and its name."""
-    from loma.backends.scalar import on_gpu
+    from loma.backends.c import codegen
 
     with _located_in(module):
-        return on_gpu.kernel_text(_reachable(module, (function,)), function)
+        return codegen.device_text(_reachable(module, (function,)), function)
 
 
 def function_records(stage: Optimised) -> list[dict[str, Any]]:

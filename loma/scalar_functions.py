@@ -16,8 +16,7 @@ from loma.backends.scalar.layout import Types
 from loma.functions import Record, described, reduced
 
 if TYPE_CHECKING:
-    from loma.backends.scalar.layout import Types
-from loma.functions import LomaModule
+    from loma.functions import LomaModule
 
 
 def load(module: LomaModule, record: Record, folder: Path) -> dict[str, Callable[..., Any]]:

@@ -63,6 +63,15 @@ class Types:
         return {type_[0]}
 
 
+def levels(type_: Type) -> tuple[list[int | None], Type]:
+    """The sizes of an array of arrays, None where one may have any, and what is in it."""
+    found = list[int | None]()
+    while type_[0] == "array":
+        found.append(type_[2])
+        type_ = type_[1]
+    return found, type_
+
+
 def describe(value: Any) -> str:
     """ "float", "a list of 3", "a tensor of torch.float64 and shape (3, 2)"."""
     name = type(value).__name__

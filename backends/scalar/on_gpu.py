@@ -15,8 +15,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from loma.backends.scalar.layout import SLICE, WORD, Type, Types, describe, spelled
-from loma.core.ir import Module
+from loma.backends.scalar.layout import SLICE, WORD, Type, Types, describe, levels, spelled
 
 if TYPE_CHECKING:
     import torch
@@ -36,13 +35,6 @@ _NO_ADJOINT = (
     "is a list of what has arrays of any size in it: its adjoint cannot be computed on a GPU, call "
     "the function with memory of the CPU"
 )
-
-
-def kernel_text(module: Module, name: str) -> tuple[str, str]:
-    """The kernel of a @simd function as CUDA C++, and its name."""
-    from loma.backends.c import codegen
-
-    return codegen.device_text(module, name)
 
 
 class OnGpu:
@@ -306,10 +298,7 @@ class _Call:
 
     def _shape(self, place: str, type_: Type, tensor: torch.Tensor) -> list[int]:
         """Without the numbers of a struct, which are the last dimension."""
-        wanted, leaf = list[int | None](), type_
-        while leaf[0] == "array":
-            wanted.append(leaf[2])
-            leaf = leaf[1]
+        wanted, leaf = levels(type_)
         if leaf[0] == "struct":
             if self.types.is_open(leaf):
                 self.fail(TypeError, place, f"must be a list of objects, because {leaf[1]} has "
@@ -328,13 +317,10 @@ class _Call:
     def _rows(self, type_: Type, pointer: int, shape: list[int]) -> int:
         """The elements of an array of arrays, from memory of that shape: where an inner array has
         any size, slices stand for them."""
-        levels, leaf = list[int | None](), type_
-        while leaf[0] == "array":
-            levels.append(leaf[2])
-            leaf = leaf[1]
+        sizes, leaf = levels(type_)
         stride = self.types.layout(leaf)[0]
-        for k in range(len(levels) - 1, 0, -1):
-            if levels[k] is not None:
+        for k in range(len(sizes) - 1, 0, -1):
+            if sizes[k] is not None:
                 stride *= shape[k]
                 continue
             count = math.prod(shape[:k])
@@ -342,8 +328,8 @@ class _Call:
                 return 0
             starts = self.torch.arange(count, dtype=self.torch.int64, device=self.device)
             starts = starts * (shape[k] * stride) + pointer
-            sizes = self.torch.full_like(starts, shape[k])  # an int, and what fills the slice up
-            rows = self.torch.stack((starts, sizes), 1)
+            counts = self.torch.full_like(starts, shape[k])  # an int, and what fills the slice up
+            rows = self.torch.stack((starts, counts), 1)
             self.kept.append(rows)
             pointer, stride = rows.data_ptr(), SLICE.size
         return pointer
@@ -449,11 +435,9 @@ class _Call:
                 return floats[word]
             case "array" if at in opened:
                 return opened[at]
-            case "array" if (leaf := type_)[0] == "array":
-                shape = list[int]()
-                while leaf[0] == "array":
-                    shape.append(leaf[2])
-                    leaf = leaf[1]
+            case "array":  # none of any size
+                sizes, leaf = levels(type_)
+                shape = [int(size) for size in sizes if size is not None]
                 if leaf[0] == "struct":
                     stride = self.types.layout(type_[1])[0]
                     places = (at + k * stride for k in range(shape[0]))

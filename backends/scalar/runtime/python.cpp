@@ -84,8 +84,10 @@ void run(const Function& f, void* const* slots) {
 
 // Whether calls with tensors of the CPU are those of a GPU, for which a stand-in serves in tests.
 bool& cpu_is_gpu() {
-  const char* const device = std::getenv("LOMA_DEVICE");
-  static bool is = device != nullptr && std::string(device) == "shim";
+  static bool is = [] {
+    const char* const device = std::getenv("LOMA_DEVICE");
+    return device != nullptr && std::string(device) == "shim";
+  }();
   return is;
 }
 
