@@ -181,6 +181,13 @@ class SeveralText(ThreadText):
     def index(self, read: Index) -> c.Expression:
         return c.call("loma::read", *self._place(read))
 
+    def condition(self, expr: Expr) -> c.Expression:
+        match expr:
+            case Builtin(schedule.INSIDE, args):
+                return c.call("loma::inside", *map(self._int, args))
+            case _:
+                return super().condition(expr)
+
     def _builtin(self, expr: Builtin) -> c.Expression:
         match expr:
             case Builtin(schedule.READ_IF, (condition, Index() as read)):

@@ -15,7 +15,7 @@ from loma.core import sizes
 from loma.core.ir import Binary, Builtin, Expr, Index, IntType, TensorType, Unary, Var
 from loma.core.walk import free_variables
 
-_SEVERAL = 4  # at most: device/several.h has fewer where that does not divide the extent
+_SEVERAL = 4  # in most cases: device/several.h has another number where that is no divisor
 
 
 def shared_axis(flat: Sequence[Loop], reads: Sequence[Access], rank: int) -> Loop | None:
@@ -32,7 +32,7 @@ def shared_axis(flat: Sequence[Loop], reads: Sequence[Access], rank: int) -> Loo
 
 def _divides(loop: Loop) -> bool:
     extent = sizes.constant(loop.axis.extent)
-    return extent is None or extent % 2 == 0 or extent % 3 == 0
+    return extent is None or any(extent % number == 0 for number in (2, 3, 5))
 
 
 def _lacking(loop: Loop, reads: Sequence[Access]) -> list[Access]:
@@ -78,6 +78,19 @@ def takes_several(body: Sequence[Node], axis: str) -> bool:
     return True
 
 
+def _tested(condition: Expr, depends: set[str]) -> bool:
+    """Whether each of several places can be tested by itself."""
+    if not free_variables(condition) & depends:
+        return True
+    match condition:
+        case Binary("and", left, right):
+            return _tested(left, depends) and _tested(right, depends)
+        case Builtin(schedule.INSIDE, (place, size)):
+            return _computed(place, depends) and not free_variables(size) & depends
+        case _:
+            return False
+
+
 def _computed(expr: Expr, depends: set[str]) -> bool:
     if not free_variables(expr) & depends:
         return True
@@ -88,7 +101,7 @@ def _computed(expr: Expr, depends: set[str]) -> bool:
             floats = dtype_of(base) == "float"
             return floats and all(_computed(each, depends) for each in subscripts)
         case Builtin(schedule.READ_IF, (condition, Index() as read)):
-            return not free_variables(condition) & depends and _computed(read, depends)
+            return _tested(condition, depends) and _computed(read, depends)
         case Binary("*", left, right, IntType()):
             one = not (free_variables(left) & depends and free_variables(right) & depends)
             return one and _computed(left, depends) and _computed(right, depends)

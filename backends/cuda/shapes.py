@@ -26,7 +26,7 @@ _BLOCKS = (0, 2112, 1056, 528)
 _REGISTERS = (0, 64, 40, 32)
 _UNROLL = (0, 4, 8, 32)
 _SIDE_BY_SIDE = (0, 2, 1)  # as many as a thread reads at once, or one
-_SUMS = (0, 4, 2, 3, 1)
+_SUMS = (0, 4, 2, 3, 5, 1)
 
 
 def of_statement(

@@ -118,7 +118,7 @@ def test_a_tuner_leaves_slices_that_share_a_loop_evenly(native: ModuleType, twic
     [
         (1 << 20, 8, False, 100, 4),
         (1 << 20, 8, False, 0, 1),  # no axis of which a thread might take several
-        (1 << 20, 8, False, 10, 2),  # not in fours
+        (1 << 20, 8, False, 10, 5),  # not in fours
         (1 << 20, 8, False, 9, 3),
         (1 << 20, 8, False, 7, 1),
         (1 << 17, 8, False, 100, 1),  # few

@@ -87,6 +87,7 @@ inline auto numbers(const Value& value) {
 LOMA_OF_NUMBERS(+)
 LOMA_OF_NUMBERS(-)
 LOMA_OF_NUMBERS(*)
+LOMA_OF_NUMBERS(&&)  // of what is known without effects
 #undef LOMA_OF_NUMBERS
 
 template <typename number, int n>
@@ -110,6 +111,13 @@ inline auto read(const number* data, Places<n> places) {
   return numbers<n>([&](int k) { return data[places.first + k * places.step]; });
 }
 
+// Whether places lie within an axis of that extent.
+inline bool inside(int64_t place, int64_t extent) { return uint64_t(place) < uint64_t(extent); }
+template <int n>
+inline auto inside(Places<n> places, int64_t extent) {
+  return numbers<n>([&](int k) { return inside(places.first + k * places.step, extent); });
+}
+
 // Those that exist where ``inside``, else zeros.
 template <typename number>
 inline number read_if(bool inside, const number* data, int64_t place) {
@@ -119,6 +127,16 @@ template <typename number, int n>
 inline auto read_if(bool inside, const number* data, Places<n> places) {
   return numbers<n>([&](int k) {
     return inside ? data[places.first + k * places.step] : number(0);
+  });
+}
+template <typename number, int n>
+inline auto read_if(Numbers<bool, n> inside, const number* data, int64_t place) {
+  return numbers<n>([&](int k) { return inside.of[k] ? data[place] : number(0); });
+}
+template <typename number, int n>
+inline auto read_if(Numbers<bool, n> inside, const number* data, Places<n> places) {
+  return numbers<n>([&](int k) {
+    return inside.of[k] ? data[places.first + k * places.step] : number(0);
   });
 }
 
@@ -183,7 +201,8 @@ inline void several_at_once(const Grid& grid, int64_t extent, const Body& body) 
   if constexpr (kTeam == 1 && LOMA_STAGE == 0) {
     if (several_taken<4>(grid, extent, body)) return;
 #ifdef LOMA_KNOWN
-    if (several_taken<3>(grid, extent, body) || several_taken<2>(grid, extent, body)) return;
+    if (several_taken<5>(grid, extent, body) || several_taken<3>(grid, extent, body)) return;
+    if (several_taken<2>(grid, extent, body)) return;
 #endif
   }
   statement(grid, body);

@@ -73,7 +73,7 @@ int64_t at_most(int64_t blocks, int most) { return most > 0 ? std::min<int64_t>(
 
 // How many sums a thread has, of an axis of that extent, as device/several.h has them.
 int sums_beside(int64_t count, int64_t extent) {
-  for (const int number : {4, 3, 2}) {
+  for (const int number : {4, 5, 3, 2}) {
     if (extent % number == 0 && count >= number * kFull) return number;
   }
   return 1;
@@ -106,7 +106,7 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
     g.beside = beside;
   }
   if (inner > 1 && g.team == 1 && several > 0) {
-    const bool fits = shape.beside > 0 && shape.beside <= 4 && several % shape.beside == 0;
+    const bool fits = shape.beside > 0 && shape.beside <= 5 && several % shape.beside == 0;
     g.beside = fits ? shape.beside : sums_beside(count, several);
   }
   g.blocks = blocks_for(count, g.threads / g.team * g.beside, kMostBlocks);
