@@ -14,7 +14,7 @@ from loma.backends.schedule.ir import (
 )  # fmt: skip
 from loma.backends.schedule.walk import expressions, nodes
 from loma.core.ir import (
-    POSITIONS, Binary, Builtin, FloatConst, FloatType, Index, IntConst, Var,
+    POSITIONS, Binary, Builtin, Expr, FloatConst, FloatType, Index, IntConst, Var,
 )  # fmt: skip
 from loma.core.walk import walk
 

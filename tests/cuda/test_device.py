@@ -181,6 +181,21 @@ def test_several_sums_of_a_thread(sums: tuple[int, int], real: str, known: bool)
         np.testing.assert_array_equal(added, 1 + expected)
 
 
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("beside", [5, 4, 3, 1])
+def test_several_sums_of_places_that_may_lie_outside(beside: int, known: bool) -> None:
+    for q, n, c in ((5, 7, 3), (20, 3, 2), (3, 1, 1), (5, 4, 0)):
+        g, x = (np.random.default_rng(k).integers(-9, 9, (c, n)).astype(np.float32) for k in (1, 2))
+        wide = np.pad(x, ((0, 0), (1, q)))
+        expected = np.stack(
+            [(g * wide[:, k : k + n]).sum(0) + (k > 0) * g[:, :1].sum() for k in range(q)]
+        )
+        form = Form(64, 1, beside=beside, known=(q, n, c) if known else ())
+        y = written((q, n), x.dtype)
+        Kernel(texts.SEVERAL_TESTED).launch(form, (y, g, x, q, n, c), y.size)
+        np.testing.assert_array_equal(y, expected)
+
+
 @pytest.mark.parametrize(("layout", "real"), diagonals(8, ALONG, REALS), ids=str)
 def test_columns_of_parts(layout: tuple[int, int, bool], real: str) -> None:
     """Few columns have several threads each, as many have one, and some threads have none."""

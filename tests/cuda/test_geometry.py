@@ -138,6 +138,21 @@ def test_sums_of_which_a_thread_has_several(
 @pytest.mark.parametrize(
     ("count", "inner", "size", "expected"),
     [
+        (4096, 8192, 64, 32),  # two blocks of 1024 threads find room on a processor
+        (4096, 4096, 64, 0),  # smaller blocks
+        (100, 8192, 64, 0),  # not two for each processor
+        (4096, 8192, 120 << 10, 0),  # their memory would not fit
+    ],
+)
+def test_registers_of_the_largest_blocks(
+    native: ModuleType, count: int, inner: int, size: int, expected: int
+) -> None:
+    assert native.fused_geometry(count, inner, size, SHARED)["registers"] == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "inner", "size", "expected"),
+    [
         (1 << 20, 1, 0, (256, 1, True)),
         (1 << 16, 64, 256, (256, 32, True)),  # small teams, several a block
         (100, 20, 256, (64, 16, True)),  # few of them: on many processors

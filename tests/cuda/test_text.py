@@ -189,6 +189,15 @@ def predicted(W : In[Tensor[I, R, O, K]], X : In[Tensor[B, R, K]]) -> Tensor[B, 
     shifted = text.replace("W[i, r, o, k] *", "W[i, r, o, (k + b) % K] *")
     shown = pipeline.stage_text(shifted, "source", "predicted", device="cuda")
     assert "several_at_once(grid_, B, " not in shown  # the place of W is not affine in b
+    padded = """
+def of_filters(x : In[Tensor[C, H, W]], g : In[Tensor[C, H, W]]) -> Tensor[5, H, W]:
+    k : Tensor[5, H, W]
+    k[q, h, w] = sum(g[c, h, w] * zero_pad(x[c, h, w + q - 2]) for c in C)
+    return k
+"""
+    shown = pipeline.stage_text(padded, "source", "of_filters", device="cuda")
+    assert "loma::several_at_once(grid_, 5, " in shown  # g lacks q, which says what lies inside
+    assert "loma::read_if(loma::inside(w + q - 2, W), " in shown
 
 
 def test_what_is_added_to_elements_is_read_before_others_are_written() -> None:

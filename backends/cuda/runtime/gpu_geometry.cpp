@@ -17,6 +17,7 @@ constexpr int64_t kMostBlocks = 1 << 14;      // more iterations are taken in tu
 constexpr int64_t kMostFused = 1 << 16;
 constexpr int64_t kMostWorkspaces = 1024;
 constexpr int64_t kPlain = kPlainShared - kOwnShared;
+constexpr int kHalf = 65536 / (2 * kMostThreads);  // registers of a thread, if two such blocks have all
 constexpr int kLeastBlock = 64;               // threads of a block whose teams are small
 constexpr int64_t kLeastLength = 16, kMostLength = 128;  // of rows of a sweep's operands
 // Numbers that teams which carry sums go through at least, and at a time; rows of each; their sums.
@@ -168,6 +169,14 @@ Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t mos
     g.shared_bytes = 0;
   }
   return g;
+}
+
+// Of the largest blocks two are to find room on a processor, or it waits at each barrier: layer norm of
+// rows of 8192 takes 1.6 times as long with one (H200).
+int registers_for(const Geometry& geometry, size_t real_bytes, int64_t most_shared) {
+  const bool fits = 2 * (geometry.shared_bytes + kOwnShared) <= most_shared;
+  const bool two = geometry.blocks >= kMostThreads && fits && real_bytes == sizeof(float);
+  return geometry.threads == kMostThreads && two ? kHalf : 0;
 }
 
 int64_t carriers(int64_t rows, int64_t width, int64_t bytes, bool on_gpu) {

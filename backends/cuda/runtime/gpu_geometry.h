@@ -39,6 +39,8 @@ Geometry joining_geometry(int64_t count);
 // of an iteration that are never there; with `carriers`, so many blocks of one team share the iterations.
 Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared,
                         int64_t far = 0, const Shape& shape = {}, int64_t carriers = 0);
+// Registers that a thread of a fused kernel may have at most, 0 for as many as its compiler wants.
+int registers_for(const Geometry& geometry, size_t real_bytes, int64_t most_shared);
 // As gpu.h has it; a stand-in has few threads, and is soon busy.
 int64_t carriers(int64_t rows, int64_t width, int64_t bytes, bool on_gpu);
 // A pass over columns (sweep.h of the device). Whether it is worth it; and its blocks.

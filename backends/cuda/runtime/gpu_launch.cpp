@@ -242,6 +242,7 @@ void Launch::fused(int64_t count, int64_t inner, int64_t bytes, int64_t far, int
   Launcher launcher(*this);
   const int64_t most = most_shared(launcher.device());
   const Geometry geometry = fused_geometry(count, inner, bytes, most, far, shape_, carriers);
+  if (shape_.registers == 0) shape_.registers = registers_for(geometry, real_bytes_, most);
   launcher.grid_.count = count;
   launcher.grid_.slices = 1;
   launcher.grid_.bytes = bytes;

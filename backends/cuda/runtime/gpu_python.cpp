@@ -188,7 +188,10 @@ void bind_gpu(py::module_& python) {
       "fused_geometry",
       [](int64_t count, int64_t inner, int64_t bytes, int64_t most, int64_t far,
          const py::dict& shape) {
-        return as_dict(gpu::fused_geometry(count, inner, bytes, most, far, shape_of(shape)));
+        const gpu::Geometry g = gpu::fused_geometry(count, inner, bytes, most, far, shape_of(shape));
+        py::dict found = as_dict(g);
+        found["registers"] = gpu::registers_for(g, sizeof(float), most);
+        return found;
       },
       py::arg("count"), py::arg("inner"), py::arg("bytes"), py::arg("most"), py::arg("far") = 0,
       py::arg("shape") = py::dict());

@@ -299,3 +299,25 @@ SEVERAL_IN_THE_MIDDLE = """#include "several.h"
   });
 """,
 )
+
+# The same of places that may lie outside: y[q, n] = sum of g[c, n] * x[c, n + q - 1] over c.
+SEVERAL_TESTED = """#include "several.h"
+""" + _kernel(
+    "real* __restrict y_data_, const real* __restrict g_data_, const real* __restrict x_data_",
+    "Q N C",
+    """  loma::several_at_once(grid_, Q, [&](const int64_t p_, const auto& part_) {
+    const auto rest1_ = loma::quotient(p_, N);
+    const auto n = p_ - rest1_ * N;
+    const auto q = loma::several(part_, rest1_);
+    auto acc1_ = loma::start(part_, real(0));
+    loma::over(part_, 0, C, [&](const int64_t c) {
+      const auto inside_ = loma::inside(c, C) && loma::inside(n + q - 1, N);
+      const auto x = loma::read_if(inside_, x_data_, N * c + n + q - 1);
+      const auto edge = loma::read_if(loma::inside(q - 1, Q), g_data_, N * c);
+      acc1_ = loma::fma<real>(loma::read(g_data_, N * c + n), x, acc1_) + edge;
+    });
+    part_.template all_reduce<loma::Sum, 0>(acc1_);
+    if (part_.leads()) loma::write(y_data_, N * q + n, acc1_, false);
+  });
+""",
+)
