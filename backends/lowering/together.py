@@ -26,11 +26,12 @@ from loma.backends.schedule.walk import (
     Block, declared, map_blocks, map_expressions, mentioned, nodes,
 )  # fmt: skip
 from loma.core import sizes
-from loma.core.ir import INT, Binary, Expr, Index, Var
-from loma.core.walk import substitute, walk
+from loma.core.ir import INT, Binary, Expr, Index, IndexAssign, Stmt, Var
+from loma.core.walk import free_variables, mentioned_names, substitute, walk
 
 _LOOPS = Loop | Tiles | Blocks | If
 _IN_LANES = UpdateLanes | StoreLanes
+_ELEMENTWISE = Let | Store | Loop
 _ALONG_ROWS = Let | If | Loop | Part | Store | Fill
 
 
@@ -46,8 +47,9 @@ def unit(first: HostNode, second: Sequence[HostNode], machine: Target, inside: b
     other = second[0]
     one, two = _loop(first), _loop(other)
     made = None if one is None or two is None else tree(one, two, machine)
-    if made is None and one is not None and two is not None and inside and machine.teams:
-        made = _elementwise(one, two)
+    if made is None and one is not None and two is not None and inside:
+        apart = _apart(one, two)
+        made = _elementwise(one, two, apart)
     if made is None:
         return None
     body = (*first.body[:-1], *other.body[:-1], made)
@@ -117,18 +119,59 @@ def _joined(first: Parallel, second: Parallel, body: Block) -> Parallel:
     )
 
 
-def _elementwise(first: Parallel, second: Parallel) -> Parallel | None:
-    """One loop of two that have no loops inside, where the elements of a tensor that one writes and
-    the other uses are one and the same in an iteration."""
+def _apart(first: Parallel, second: Parallel) -> set[str]:
+    """Tensors of which each of the loops' statements writes another part, and none reads."""
+    return {
+        name
+        for name in {var.name for var in first.writes} & {var.name for var in second.writes}
+        if all(_other_part(a, b, name) for a in first.source for b in second.source)
+    }
+
+
+def _other_part(first: Stmt, second: Stmt, name: str) -> bool:
+    """Whether what one statement writes of a tensor begins where that of the other one ends, or one
+    of them leaves it alone."""
+    if not all(name in mentioned_names((stmt,)) for stmt in (first, second)):
+        return True
+    one, two = _stretch(first, name), _stretch(second, name)
+    if one is None or two is None or one[0] != two[0]:
+        return False
+    ends = (one[2], two[1]), (two[2], one[1])
+    return any(sizes.equal(end, begin) is True for end, begin in ends)
+
+
+def _stretch(stmt: Stmt, name: str) -> tuple[object, Expr, Expr] | None:
+    """The row of a tensor in which a statement writes elements that follow each other, without
+    reading it, and where these begin and end."""
+    if not isinstance(stmt, IndexAssign) or not isinstance(stmt.target, Index):
+        return None
+    if len(stmt.axes) != 1 or name in free_variables(stmt.value):
+        return None
+    (axis,), places = stmt.axes, stmt.target.subscripts
+    along = [k for k, place in enumerate(places) if axis.name in free_variables(place)]
+    steps = sizes.affine(places[along[0]], stmt.axes) if len(along) == 1 else None
+    if steps is None or sizes.constant(steps[0][axis.name]) != 1:
+        return None
+    row = along[0], places[: along[0]], places[along[0] + 1 :]
+    return row, steps[1], Binary("+", steps[1], axis.extent, INT)
+
+
+def _elementwise(first: Parallel, second: Parallel, apart: set[str]) -> Parallel | None:
+    """One loop of two that have at most one loop inside, for lanes, where the elements of a tensor
+    that one writes and the other uses are one and the same in an iteration, but for those that they
+    write ``apart``."""
     if first.checks or second.checks or first.team is not None or second.team is not None:
         return None
     body = _same_loops(first, second)
-    if body is None or not all(isinstance(node, Let | Store) for node in body):
+    if body is None or not all(isinstance(node, _ELEMENTWISE) for node in nodes(body)):
         return None
     written = {var.name for var in (*first.writes, *second.writes)}
     both = written & {name for node in first.body for name in mentioned(node)} & _used(second)
+    both -= apart
     places: dict[str, set[tuple[Expr, ...]]] = {name: set() for name in both}
-    for node in body:
+    for node in nodes(body):
+        if isinstance(node, Loop) and node.role != "vector":
+            return None
         for read in _elements(node):
             name = read.tensor.name
             if isinstance(node, Let) and name in written:

@@ -119,3 +119,40 @@ def test_axes_that_one_of_them_needs_apart(first: bool) -> None:
         expected = interpreter.call("f", *args)
         for value, right in zip(trees.call("f", *args), expected, strict=True):
             np.testing.assert_allclose(value, right, 1e-9, 1e-12)
+
+
+ROW = """
+def f(x : In[Tensor[N, D]], g : In[Tensor[N, D]]) -> tuple[Tensor[N, D], Tensor[N, 2 * D]]:
+    t : Tensor[N, D]
+    y : Tensor[N, D]
+    h : Tensor[N, 2 * D]
+    t[n, d] = exp(x[n, d])
+    {}
+    return y, h
+"""
+ELEMENTS = {
+    "of one place": (["y[n, d] = t[n, d] * g[n, d]", "h[n, d + 0] = t[n, d] * y[n, d]"], 1),
+    "parts of a tensor": (["h[n, D + d] = t[n, d]", "h[n, d + 0] = t[n, d] + x[n, d]"], 1),
+    "added to": (["y[n, d] = t[n, d]", "y[n, d] += t[n, d] * g[n, d]"], 1),
+    "of another place": (["y[n, d] = t[n, D - 1 - d] * t[n, d]"], 2),
+    "parts that overlap": (["h[n, d + 1] = t[n, d]", "h[n, d + 0] = t[n, d] + x[n, d]"], 3),
+    "overwritten behind": (["y[n, d] = t[n, D - 1 - d]", "t[n, d] = g[n, d] * y[n, d]",
+                            "h[n, d + 0] = t[n, d]"], 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ELEMENTS)
+def test_elements_of_rows(case: str) -> None:
+    """Statements of a row's elements, each of which reads of what others write the one at hand."""
+    lines, loops = ELEMENTS[case]
+    source = ROW.format("\n    ".join(lines))
+    module = pipeline.program(source, "together").module
+    shown = pipeline.stage_text(source, "schedule", "f")
+    assert shown.count("vector for") == loops, shown
+    trees, interpreter = lowered(module), Interpreter(module)
+    rng = random.Random(case)
+    for _ in range(6):
+        args = arguments(module.function("f"), {}, rng)
+        expected = interpreter.call("f", *args)
+        for value, right in zip(trees.call("f", *args), expected, strict=True):
+            np.testing.assert_allclose(value, right, 1e-9, 1e-12)
