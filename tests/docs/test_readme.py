@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from typing import Any
+
+import torch
 
 from conftest import ROOT
 from pages import BLOCK
@@ -26,11 +29,26 @@ def test_the_order() -> None:
 
 
 def test_the_first_program_is_short() -> None:
-    install, program = (match[0] for match in list(re.finditer(r"```.*?```", README, re.S))[:2])
+    install, program, _ = (match[0] for match in list(re.finditer(r"```.*?```", README, re.S))[:3])
     assert install.count("\n") == 2
     lines = [line for line in program.splitlines()[1:-1] if line.strip()]
-    assert len(lines) <= 20
+    assert len(lines) <= 10
     assert BLOCK.search(README[README.index(program) :]) is not None  # so it is run: test_docs.py
+
+
+def test_the_first_programs_train() -> None:
+    """Pasted as they stand, one after the other."""
+    blocks = [match[3] for match in BLOCK.finditer(README) if match[1] == "python"]
+    names: dict[str, Any] = {}
+    torch.manual_seed(0)
+    exec(blocks[0], names)
+    assert torch.isfinite(names["layer"].c.grad).all()
+    assert names["layer"].c.grad.abs().sum() > 0
+    names["losses"] = []
+    step = "    loss.backward()\n"
+    exec(blocks[1].replace(step, f"    losses.append(loss.item())\n{step}"), names)
+    assert len(names["losses"]) == 300
+    assert names["losses"][-1] < 0.1 * names["losses"][0]
 
 
 def test_one_table_of_measurements_with_every_peer() -> None:
