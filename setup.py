@@ -1,5 +1,6 @@
 """What is installed. frontend/, ad/ and backends/ are reached through links in loma/."""
 
+import os
 import re
 from pathlib import Path
 
@@ -21,6 +22,15 @@ CAPSNET = [
     "tensorboard>=2.14,<3",
 ]
 
+# Where the repository is public: whoever publishes a wheel says so, as these files lie anywhere.
+URL = os.environ.get("LOMA_URL", "").rstrip("/")
+URLS = {
+    "Source": URL,
+    "Documentation": f"{URL}/tree/main/docs",
+    "Changelog": f"{URL}/blob/main/CHANGELOG.md",
+    "Issues": f"{URL}/issues",
+}
+
 setup(
     name="loma-torch",  # the name `loma` is another project's; the import is `loma`
     version=VERSION,
@@ -30,6 +40,7 @@ setup(
     license="MIT",
     license_files=["LICENSE"],
     author="The loma authors",
+    project_urls=URLS if URL else {},
     keywords=["automatic differentiation", "compiler", "pytorch", "capsule network"],
     classifiers=[
         "Development Status :: 4 - Beta",

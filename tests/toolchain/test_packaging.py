@@ -31,14 +31,19 @@ THROUGH = {"torch.utils.tensorboard": "tensorboard"}
 LINKS = ("frontend", "ad", "backends")
 
 
-@pytest.fixture(scope="module")
-def setup() -> dict[str, Any]:
-    """The arguments that setup.py calls setuptools.setup with."""
+def _arguments(url: str = "") -> dict[str, Any]:
+    """What setup.py calls setuptools.setup with, where the repository is public at ``url``."""
     seen: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(setuptools, "setup", lambda **arguments: seen.update(arguments))
+        patch.setenv("LOMA_URL", url)
         runpy.run_path(str(ROOT / "setup.py"))
     return seen
+
+
+@pytest.fixture(scope="module")
+def setup() -> dict[str, Any]:
+    return _arguments()
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +201,20 @@ def test_every_python_that_is_named_is_tested_by_the_hosted_ci(setup: dict[str, 
     assert json.loads(listed) == named
     assert named[0] == setup["python_requires"].removeprefix(">=")
     assert "- run: .ci/run\n" in workflow
+
+
+def test_urls_are_those_of_whoever_publishes(setup: dict[str, Any]) -> None:
+    """None is invented: these files do not know where they are public."""
+    assert setup["project_urls"] == {}
+    urls = _arguments("https://example.org/who/what/")["project_urls"]
+    assert set(urls) == {"Source", "Documentation", "Changelog", "Issues"}
+    assert urls.pop("Source") == "https://example.org/who/what"
+    for url in urls.values():
+        assert url.startswith("https://example.org/who/what/")
+        _, _, path = url.partition("/main/")
+        assert (ROOT / path).exists()
+    workflow = (ROOT / ".github/workflows/release.yml").read_text("utf-8")
+    assert "LOMA_URL: ${{ github.server_url }}/${{ github.repository }}\n" in workflow
 
 
 def test_what_contributors_find(setup: dict[str, Any]) -> None:
