@@ -169,6 +169,27 @@ def test_aot_inductor_packages_an_exported_program(tmp_path: Path) -> None:
     assert inductor.aoti_load_package(made)(torch.zeros(5)).tolist() == [3.0] * 5
 
 
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore")  # torch's own, of its exporter
+def test_onnx_is_refused_with_the_function_that_it_has_not(tmp_path: Path) -> None:
+    """The format has no operator for it; docs/python.md says so, and what to write instead."""
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed: .ci/full does")
+    m = loma.compile(DOUBLE)
+
+    class Layer(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return m.twice(x) + 1.0
+
+    file = tmp_path / "layer.onnx"
+    with pytest.raises(torch.onnx.OnnxExporterError) as caught:
+        torch.onnx.export(Layer().eval(), (torch.zeros(3),), file, dynamo=True, verbose=False)
+    message = f"No ONNX function found for {m.twice.operator!r}"
+    assert message in str(caught.value)
+    assert not file.exists()
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    assert re.sub("overload=.*", "...)>", message).replace("twice", "squash") in page
+
+
 LOAD = """
 import sys
 import loma.cache, torch
