@@ -6,7 +6,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import linecache
+import subprocess
+import sys
 import textwrap
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 import torch
 
 import loma
+from conftest import ROOT
 from loma import In, Tensor, rev_diff, softmax
 from loma.core.builtins import BUILTINS
 from loma.core.definitions import OPERATORS
@@ -121,6 +125,98 @@ def test_without_source_text() -> None:
         loma.module(eval("lambda: None"))
     with pytest.raises(TypeError, match=message):
         loma.module(type("Empty", (), {}))
+
+
+# ------------------------------------------------------------------------------------- checkers
+
+# A user's file, which declares its sizes and indices once, and the same without their declarations.
+LAYERS = '''\
+"""Layers."""
+
+import loma
+import torch
+from loma import (
+    Array,
+    BoolTensor,
+    Diff,
+    In,
+    IntTensor,
+    Out,
+    Tensor,
+    rev_diff,
+    simd,
+    where,
+    zeros,
+)
+
+B, N, i, j = loma.names("B N i j")
+
+
+@loma.module
+class layers:
+    def masked(x: In[Tensor[B, N]], mask: In[BoolTensor[B, N]]) -> Tensor[B, N]:
+        y: Tensor[B, N] = where(mask, x, 0.0)
+        return y
+
+    def picked(x: In[Tensor[B, 2 * N]], k: In[IntTensor[N]], p: In[float] = 2.0) -> Tensor[B, N]:
+        y: Tensor[B, N] = zeros([B, N])
+        y[i, j] = x[i, k[j]] ** p
+        return y
+
+    d_picked = rev_diff(picked)
+
+
+@loma.module
+def scalars():
+    @simd
+    def doubled(x: In[Array[float]], y: Out[Array[float]]):
+        y[0] = 2.0 * x[0]
+
+    def dual(x: In[Diff[float]]) -> float:
+        return x.dval
+
+
+print(layers.picked(torch.ones(2, 6), torch.tensor([0, 5, 1])), scalars)
+'''
+UNDECLARED = "\n".join(line for line in LAYERS.splitlines() if "names(" not in line) + "\n"
+
+
+def _checked(folder: Path, text: str, *command: str) -> tuple[int, str]:
+    """The exit code of a checker for a user's file, and what it prints."""
+    (folder / "layers.py").write_text(text, encoding="utf-8")
+    command = (sys.executable, "-m", *command, "layers.py")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_ruff_accepts_a_program(tmp_path: Path) -> None:
+    """By its own rules, and by those of this project."""
+    pytest.importorskip("ruff", reason="ruff is not installed: pip install '.[test]'")
+    ruff = ("ruff", "check", "--no-cache", "--output-format=concise")
+    own = ("--config", str(ROOT / "pyproject.toml"))
+    for options in (("--isolated",), own):
+        assert _checked(tmp_path, LAYERS, *ruff, *options) == (0, "All checks passed!\n")
+    code, said = _checked(tmp_path, UNDECLARED, *ruff, "--isolated")
+    assert code == 1
+    assert "F821 Undefined name `B`" in said
+    assert _checked(tmp_path, LAYERS, "ruff", "format", "--no-cache", "--check", *own)[0] == 0
+
+
+@pytest.mark.full
+def test_mypy_accepts_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mypy", reason="mypy is not installed: pip install '.[test]'")
+    monkeypatch.setenv("MYPYPATH", str(ROOT))
+    mypy = ("mypy", "--cache-dir", str(tmp_path / "cache"), "--follow-imports=silent")
+    code, said = _checked(tmp_path, LAYERS, *mypy)
+    assert code == 0, said
+    code, said = _checked(tmp_path, UNDECLARED, *mypy)
+    assert code == 1
+    assert 'Name "B" is not defined' in said
+
+
+def test_what_checkers_accept_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    _run_cell(LAYERS, "<layers>")
+    assert "tensor([[1., 1., 1.],\n        [1., 1., 1.]])" in capsys.readouterr().out
 
 
 # --------------------------------------------------------------------------------------- words
