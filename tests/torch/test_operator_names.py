@@ -69,6 +69,24 @@ def test_profiles_have_the_name(on_cpu: bool) -> None:
     assert {name for name in names if name.startswith("loma::")} == operators | kernels
 
 
+@pytest.mark.cpu
+def test_all_samples_of_vmap_run_in_the_kernels_of_one() -> None:
+    """Nothing is called once for each."""
+    unit = loma.compile(NORM).unit
+    gradient = torch.func.grad(lambda x: unit(x).sum())
+
+    def kernels(run: Any, *shape: int) -> list[str]:
+        run(torch.ones(shape))  # compiles it
+        with torch.profiler.profile() as profile:
+            run(torch.ones(shape))
+        return [event.name for event in profile.events() if ", line" in event.name]
+
+    for one, expected in ((unit, 1), (gradient, 2)):
+        found = kernels(one, 2, 3)
+        assert len(found) == expected
+        assert kernels(torch.func.vmap(one), 5, 2, 3) == found
+
+
 def test_what_changes_an_overload_and_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     own = program(DOUBLE).overload()
     same = [
