@@ -149,6 +149,16 @@ def _fixed_seed() -> None:
         torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _graphs_of_its_own() -> None:
+    """torch compiles a piece of Python eight times at most, and all objects that can be called, as
+    functions of loma are, begin with the same piece of torch's."""
+    if "torch._dynamo" in sys.modules:
+        import torch
+
+        torch.compiler.reset()
+
+
 @pytest.fixture
 def on_cpu(request: pytest.FixtureRequest) -> bool:
     """Whether tensor functions run on the CPU."""
