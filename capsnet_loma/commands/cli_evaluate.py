@@ -165,9 +165,11 @@ def figures_command(
         evaluated = model, images.test, result.predictions
         figures: dict[str, Callable[[Theme], Figure]] = {
             "curves": lambda theme: curves_figure(curves, f"CapsNet on {images.name}", theme),
-            "reconstructions": lambda theme: reconstruction_figure(*evaluated, tested, theme=theme),
+            "reconstructions": lambda theme: reconstruction_figure(
+                *evaluated, "A capsule's values are enough to draw its image again", theme=theme
+            ),
             name: lambda theme: perturbation_figure(
-                *evaluated, labels, "What a digit capsule's values mean", theme=theme
+                *evaluated, labels, "A capsule's values say how its image is drawn", theme=theme
             ),
             "confusion": lambda theme: confusion_figure(result, tested, theme),
         }

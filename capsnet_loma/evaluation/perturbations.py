@@ -19,7 +19,7 @@ from capsnet_loma.data import ImageSet
 from capsnet_loma.evaluation import EvaluationError
 from capsnet_loma.evaluation.model import Model, capsules_of
 from capsnet_loma.evaluation.sheets import Page, Pixels, sheet
-from loma.tools.pictures import DARK, LIGHT, Theme
+from loma.tools.pictures import DARK, LIGHT, Theme, headed
 
 STEPS = tuple(step / 3 for step in range(-3, 4))  # parts of a value's reach
 LEAST = 0.25  # what the paper changes each value by
@@ -28,7 +28,7 @@ COMPARED = 100  # images of a class that these are taken over
 GAINED, LOST = DARK.loma, DARK.peers[2]  # of strokes, which are white on black
 GAP = 1
 # Pixels: beside each panel for its names, above all of them, between two, and above each.
-LEFT, TOP, BESIDE, ABOVE = 76, 88, 10, 40
+LEFT, TOP, BESIDE, ABOVE = 76, 90, 10, 40
 
 
 def reaches(capsules: Tensor) -> Tensor:
@@ -96,13 +96,11 @@ def perturbation_figure(
     width = scale * (len(STEPS) * (size + GAP) + GAP)
     height = scale * (rows * (size + GAP) + GAP)
     page = Page(max(across * (LEFT + width + BESIDE), 700), TOP + down * (height + ABOVE))
-    page.text(14, 14, title, 13)
-    notes = (
-        "A row changes one value of the capsule by what stands beside it: 8 standard deviations",
-        "of it over the class. Orange: strokes gained; blue: strokes lost; both twice as bright.",
+    note = (
+        "a row changes one value of the capsule by what stands beside it: 8 standard deviations\n"
+        "of it over the class; orange: strokes gained; blue: strokes lost; both twice as bright"
     )
-    for number, note in enumerate(notes):
-        page.text(14, 42 + 18 * number, note, 9, theme.muted)
+    headed(page.figure, title, note, theme)
     panel = 0
     for label, index in zip(labels, chosen, strict=True):
         of_class = torch.nonzero(data.labels == label).flatten()[:COMPARED]

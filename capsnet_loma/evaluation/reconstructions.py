@@ -11,7 +11,7 @@ from torch import Tensor
 from capsnet_loma.data import ImageSet
 from capsnet_loma.evaluation.model import Model, capsules_of
 from capsnet_loma.evaluation.sheets import Page, Pixels, column_left, sheet
-from loma.tools.pictures import LIGHT, Theme
+from loma.tools.pictures import LIGHT, Theme, headed
 
 GAP = 3
 
@@ -65,7 +65,7 @@ def reconstruction_figure(
     pairs = tuple(range(1, 2 * columns, 2))
     pixels = sheet(tiles, GAP, size, wide_after=pairs)
     scale = 2 if size <= 40 else 1
-    left, top, below = 44, 70, 10
+    left, top, below = 44, 78, 10
     height, width = (scale * extent for extent in pixels.shape)
     page = Page(left + width + below, top + height + below)
     axes = page.picture(left, top, pixels, scale)
@@ -75,9 +75,11 @@ def reconstruction_figure(
         for c, i in enumerate(row):
             x = column_left(2 * c, GAP, size, pairs)
             _mark(axes, x, y, size, None if predictions[i] == r else int(predictions[i]), theme)
-    page.text(left + scale * GAP, 14, title, 11)
-    note = "left the image, right its reconstruction; red: taken for another class, which is named"
-    page.text(left + scale * GAP, 40, note, 9, theme.muted)
+    note = (
+        "left a test image, right what is decoded from its capsule; "
+        "red: taken for another class, which is named"
+    )
+    headed(page.figure, title, note, theme)
     return page.figure
 
 

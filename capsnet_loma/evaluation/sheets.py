@@ -49,10 +49,6 @@ class Page:
         self.width, self.height = width, height
         self.figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
 
-    def text(self, left: int, top: int, text: str, size: float, colour: str | None = None) -> None:
-        at = left / self.width, 1 - top / self.height
-        self.figure.text(*at, text, va="top", fontsize=size, color=colour)
-
     def picture(self, left: int, top: int, pixels: Pixels, scale: int) -> Axes:
         """Axes with a picture of values in 0..1, each a square of ``scale`` pixels.
 

@@ -304,6 +304,8 @@ def test_no_text_is_cut_off(count: int, tmp_path: Path) -> None:
     ]
     for figure in figures:
         _png(figure, tmp_path)
+        title, _ = figure.texts
+        assert (title.get_text(), title.get_fontweight()) == ("title", "bold")
         texts = [*figure.texts, *(text for axes in figure.axes for text in axes.texts)]
         boxes = [text.get_window_extent() for text in texts]
         width, height = figure.get_size_inches() * figure.dpi
