@@ -149,6 +149,21 @@ def test_operators_are_the_statements_that_they_stand_for() -> None:
     assert [isinstance(s.value, Reduce) for s in found] == [True, False, False]
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["return mean(where(x > 0.0, x * x, 0.0))"],
+        ["m : float = mean(where(x > 0.0, x * x, 0.0))", "return m"],
+        ["m = sum(where(x > 0.0, x * x, 0.0)) / (N * M)", "return m"],
+    ],
+)
+def test_a_number_made_of_a_tensor_is_a_sum(lines: list[str]) -> None:
+    body = "".join(f"    {line}\n" for line in lines)
+    function = canonical(f"def f(x : In[Tensor[N, M]]) -> float:\n{body}")
+    assert not any(isinstance(node, Op) for node in nodes(function.body))
+    assert "+= x[_k0, _k1] * x[_k0, _k1] if x[_k0, _k1] > 0.0 else 0.0" in print_function(function)
+
+
 def test_views_are_read_through() -> None:
     operators = canonical(
         "def f(x : In[Tensor[B, N, D]], y : In[Tensor[B, N]]) -> Tensor[B, D]:\n"

@@ -205,10 +205,10 @@ class _Operators(InBlocks):
                 return new
             case Assign(Var() as target, op, value) if self._is_taken(value):
                 return self._assigned_value(stmt, target, op, value)
-            case Assign(Var(_, FloatType()), _, Index(Op() as whole, ())) if self._is_written_out(
-                whole
-            ):
-                return self._assigned_number(stmt, whole)
+            case Assign(Var(_, FloatType()), _, Index(Op(), ()) as number):
+                return replace(stmt, value=self._number(number))
+            case Declare(Var(_, FloatType()), Index(Op(), ()) as number):
+                return replace(stmt, value=self._number(number))
             case Return(values):
                 return replace(stmt, values=tuple(map(self._result, values)))
             case For():
@@ -251,17 +251,21 @@ class _Operators(InBlocks):
             return replace(stmt, value=self._view_of_plain(value))
         return IndexAssign(place, op, element, _moving(axes), stmt.span)
 
-    def _assigned_number(self, stmt: Assign, whole: Op) -> Stmt:
-        """The assignment of the only element of a tensor without dimensions."""
+    def _number(self, number: Index) -> Expr:
+        """The only element of a tensor without dimensions, as a mean of everything is one."""
+        if not self._is_written_out(number.base):
+            return number
         mark = len(self._out), len(self._hoisted)
         try:
-            return replace(stmt, value=self._element(whole, []))
+            return self._element(number.base, [])
         except _Stays:
             self._forget(mark)
-            return stmt
+            return number
 
     def _result(self, value: Expr) -> Expr:
-        """A returned value as a variable."""
+        """A returned number, or a returned tensor as a variable."""
+        if isinstance(value, Index) and isinstance(value.base, Op) and not value.subscripts:
+            return self._number(value)
         return self._plain(value, "_result") if _is_composed(value) else value
 
     def _plain(self, value: Expr, wish: str = "_t") -> Expr:
@@ -442,6 +446,8 @@ class _Operators(InBlocks):
                 if any(isinstance(axis, _Part) for axis in axes):
                     raise _Stays
                 return FloatConst(float(fill))
+            case Op(name) if not axes and OPS[name].reduces == "sum" and not _dims(value):
+                return self._reduced("sum", value, axes)
             case Op(name) if (kind := OPS[name].reduces) is not None:
                 total = self._tensor(f"_{name}", value.type, partial(self._reduced, kind, value))
                 if name == "amax_or_zero":
