@@ -121,6 +121,52 @@ for n in range(N):
 """, [
         "for _t in range(M - 1):", "    y[n, _t + 1] = y[n, _t] * x[n, _t + 1] + 1.0",
     ], ((3, 4),)),
+    ("either_adds", X, "N", """
+s = 0.0
+for n in range(N):
+    for j in range(M):
+        r = x[n, j] - 2.0
+        if abs(r) < 1.0:
+            s += r * r
+        else:
+            s += abs(r)
+y[n] = s
+""", [
+        "r[n, j] = x[n, j] - 2.0",
+        "s += r[n, j] * r[n, j] if abs(r[n, j]) < 1.0 else abs(r[n, j])", "y[n] = s",
+    ], ((3, 4),)),
+    ("one_of_three", "x : In[Tensor[N]]", "N", """
+for n in range(N):
+    if x[n] > 2.5:
+        y[n] = 1.0
+    elif x[n] > 1.5:
+        y[n] = x[n] ** 2
+""", ["y[n] = 1.0 if x[n] > 2.5 else x[n] ** 2 if x[n] > 1.5 else y[n]"], ((6,),)),
+    ("kept_by_a_mask", X, "N", """
+for n in range(N):
+    c = 0.0
+    for j in range(M):
+        if x[n, j] > 2.0:
+            c += 1.0
+            y[n] += x[n, j]
+    if c > 0.0:
+        y[n] = y[n] / c
+""", [
+        "c[n] = 0.0", "c[n] += 1.0 if x[n, j] > 2.0 else 0.0",
+        "y[n] += x[n, j] if x[n, j] > 2.0 else 0.0", "y[n] = y[n] / c[n] if c[n] > 0.0 else y[n]",
+    ], ((4, 3),)),
+    ("two_that_add", X, "N", """
+s = 0.0
+for n in range(N):
+    if x[n, 0] > 2.0:
+        s += x[n, 0]
+    if x[n, 1] < 2.0:
+        s += x[n, 1] ** 2
+y[n] = s
+""", [
+        "s += x[n, 0] if x[n, 0] > 2.0 else 0.0", "s += x[n, 1] ** 2 if x[n, 1] < 2.0 else 0.0",
+        "y[n] = s",
+    ], ((4, 2),)),
 )  # fmt: skip
 
 # name, parameters, result, body, shapes of the arguments
@@ -162,6 +208,27 @@ for n in range(N):
     for j in range(3):
         y[n + j] = x[n, j]
 """, ((3, 3),)),
+    ("changes_its_condition", "x : In[Tensor[N]]", "N", """
+s = 2.0
+for n in range(N):
+    if x[n] > s:
+        s = x[n] * 0.5
+        y[n] = 1.0
+""", ((5,),)),
+    ("the_other_branch_reads", X, "N", """
+for n in range(N):
+    if x[n, 0] > 2.0:
+        y[n] = x[n, 1]
+    else:
+        z = y[n]
+        y[n] = z + 1.0
+        y[n] += z
+""", ((4, 2),)),
+    ("products_in_a_branch", X, "N", """
+for n in range(N):
+    if x[n, 0] > 2.0:
+        y[i] += x[i, j] * x[n, j]
+""", ((4, 2),)),
     ("range_of_the_row", "x : In[Tensor[N]], k : In[IntTensor[N]]", "N", """
 for n in range(N):
     for j in range(k[n]):

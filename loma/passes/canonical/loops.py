@@ -30,6 +30,7 @@ from loma.core.walk import (
     subscript_variables, substitute, walk,
 )  # fmt: skip
 from loma.passes.liveness import set_first
+from loma.passes.canonical.branches import without_branches
 from loma.passes.canonical.groups import copied, in_groups, with_groups
 from loma.passes.canonical.views import element
 
@@ -94,13 +95,36 @@ class _Loops:
             stmt = map_blocks(stmt, self._block)
             self._around = around
             if isinstance(stmt, For):
-                try:
-                    out += self._statements(stmt)
+                made = self._tried(stmt)
+                if made is None and (plain := self._without_branches(stmt)) is not None:
+                    before, self._mentions = self._mentions, self._mentions.copy()
+                    self._mentions.subtract(mentions(stmt.body))
+                    self._mentions.update(mentions(plain.body))
+                    made = self._tried(plain)
+                    self._mentions = before if made is None else self._mentions
+                if made is not None:
+                    out += made
                     continue
-                except _Refused:
-                    pass
             out.append(stmt)
         return tuple(out)
+
+    def _tried(self, loop: For) -> tuple[Stmt, ...] | None:
+        try:
+            return self._statements(loop)
+        except _Refused:
+            return None
+
+    def _without_branches(self, loop: For) -> For | None:
+        """The loop with choices between values for its branches; None where it has none or some
+        stay."""
+
+        def is_there(place: Index, stmt: IndexAssign) -> bool:
+            extents = {axis.name: axis.extent for axis in (*self._around, own, *stmt.axes)}
+            return exists(place, extents, self._sizes.__contains__)
+
+        own = Axis(loop.counter, loop.extent)
+        body = without_branches(loop.body, is_there)
+        return None if body is None or body == loop.body else replace(loop, body=body)
 
     def _statements(self, loop: For) -> tuple[Stmt, ...]:
         """What the loop does, without it."""
@@ -252,12 +276,19 @@ class _Loops:
         )
 
     def _sums(self, stmt: Stmt, loop: For) -> bool:
-        """Whether a statement only adds to a number that nothing else in the loop looks at."""
+        """Whether a statement only adds to a number, as do all in the loop that look at it."""
+
+        def adds(name: str, other: Stmt) -> bool:
+            match other:
+                case Assign(Var(own), "+=", value) | IndexAssign(Var(own), "+=", value):
+                    return own == name and name not in free_variables(value)
+                case _:
+                    return False
+
         match stmt:
-            case Assign(Var(name, type_), "+=", value) | IndexAssign(Var(name, type_), "+=", value):
-                others = (s for s in statements(loop.body) if s is not stmt)
-                quiet = all(name not in own_names(other) for other in others)
-                return type_ == FLOAT and quiet and name not in free_variables(value)
+            case Assign(Var(name, type_), "+=") | IndexAssign(Var(name, type_), "+="):
+                own = (s for s in statements(loop.body) if name in own_names(s))
+                return type_ == FLOAT and all(adds(name, other) for other in own)
             case _:
                 return False
 

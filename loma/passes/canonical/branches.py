@@ -1,0 +1,118 @@
+"""Branches of a loop's body as choices between values.
+
+``if c: s += a`` / ``else: s += b`` says what ``s += a if c else b`` says. Iterations whose branches
+depend on data are so statements of all iterations (:mod:`loma.passes.canonical.loops`). What a
+branch changes of its condition, what it writes where without it no element may lie, and the work of
+sums for elements of tensors, stays in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from loma.core import builder as b
+from loma.core.ir import (
+    FLOAT, INT, Assign, Expr, FloatType, For, If, Index, IndexAssign, IntConst, IntType, Reduce,
+    Stmt, Unary, Var, replace,
+)  # fmt: skip
+from loma.core.walk import free_variables, walk
+
+_Set: TypeAlias = Assign | IndexAssign
+Exists = Callable[[Index, IndexAssign], bool]  # whether the target of a statement always does
+
+
+def without_branches(body: tuple[Stmt, ...], exists: Exists) -> tuple[Stmt, ...] | None:
+    """The statements without ``if``; None where one stays."""
+    out: list[Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, For):
+            inner = without_branches(stmt.body, exists)
+            if inner is None:
+                return None
+            stmt = replace(stmt, body=inner)
+        if not isinstance(stmt, If):
+            out.append(stmt)
+            continue
+        chosen = _chosen(stmt, exists)
+        if chosen is None:
+            return None
+        out += chosen
+    return tuple(out)
+
+
+def _chosen(stmt: If, exists: Exists) -> list[_Set] | None:
+    """What both branches do, each statement only where its branch is taken."""
+    cond = stmt.cond if stmt.cond.type == INT else b.binary("!=", stmt.cond, b.flt(0))
+    used = frozenset(free_variables(cond))
+    then, other = (_settings(block, used, exists) for block in (stmt.then, stmt.other))
+    if then is None or other is None:
+        return None
+    if len(then) == len(other) and all(map(_set_the_same, then, other)):
+        return [_either(cond, one, two) for one, two in zip(then, other, strict=True)]
+    names = {_name(s) for s in then}
+    if any(_name(s) in names or names & free_variables(s.value) for s in other):
+        return None  # the second branch would look at what the first one left
+    return [_only_where(cond, s) for s in then] + [_only_where(_not(cond), s) for s in other]
+
+
+def _settings(block: tuple[Stmt, ...], used: frozenset[str], exists: Exists) -> list[_Set] | None:
+    """The statements of a branch, whose condition uses some variables; None where one stays."""
+    found: list[_Set] = []
+    for stmt in without_branches(block, exists) or block:
+        match stmt:
+            case Assign(Var(name, FloatType() | IntType())) | IndexAssign(Var(name)):
+                fits = True
+            case IndexAssign(Index() as place, _, value, axes):
+                # A sum of products is a library's, and worth to be left out where it is not wanted.
+                name = place.tensor.name
+                sums = any(isinstance(node, Reduce) for node in walk(value))
+                alone = not sums and {axis.name for axis in axes} <= free_variables(place)
+                fits = alone and exists(place, stmt)
+            case _:
+                return None
+        if not fits or name in used:
+            return None
+        found.append(stmt)
+    return found
+
+
+def _name(stmt: _Set) -> str:
+    return stmt.target.name if isinstance(stmt.target, Var) else _place(stmt).tensor.name
+
+
+def _place(stmt: _Set) -> Index:
+    assert isinstance(stmt.target, Index)
+    return stmt.target
+
+
+def _set_the_same(one: _Set, two: _Set) -> bool:
+    def what(stmt: _Set) -> tuple[object, ...]:
+        axes = stmt.axes if isinstance(stmt, IndexAssign) else None
+        return stmt.target, stmt.op, axes
+
+    return what(one) == what(two)
+
+
+def _not(cond: Expr) -> Expr:
+    return Unary("not", cond, INT, cond.span)
+
+
+def _either(cond: Expr, one: _Set, two: _Set) -> _Set:
+    return replace(one, value=b.select(cond, one.value, two.value, one.span))
+
+
+def _only_where(cond: Expr, stmt: _Set) -> _Set:
+    """A statement that leaves its target as it is where the condition does not hold."""
+    match stmt.value:
+        case Reduce("sum", body) as total if stmt.op == "+=":
+            # A sum of what counts, not a sum that is taken or not.
+            return replace(stmt, value=replace(total, body=b.select(cond, body, _zero(body))))
+        case value:
+            assert isinstance(stmt.target, Var | Index)
+            nothing = _zero(stmt.target) if stmt.op == "+=" else stmt.target
+            return replace(stmt, value=b.select(cond, value, nothing, stmt.span))
+
+
+def _zero(like: Expr) -> Expr:
+    return b.flt(0) if like.type == FLOAT else IntConst(0)
