@@ -114,6 +114,17 @@ for t in range(N):
 """, [
         "for t in range(N):", "    y[t, j] = x[t, j] + (y[t - 1, j] if t > 0 else 0.0)",
     ], ((3, 2),)),
+    ("states_of_rows", X, "N, M", """
+for n in range(N):
+    h : float = 0.0
+    for t in range(M):
+        a : float = tanh(x[n, t])
+        h = a * h + x[n, t]
+        y[n, t] = h
+""", [
+        "h[n] = 0.0", "for t in range(M):", "    a[n] = tanh(x[n, t])",
+        "    h[n] = a[n] * h[n] + x[n, t]", "    y[n, t] = h[n]",
+    ], ((3, 4),)),
     ("recurrences", X, "N, M", """
 for n in range(N):
     for t in range(1, M):

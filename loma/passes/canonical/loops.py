@@ -237,9 +237,7 @@ class _Loops:
                 raise _Refused
             match stmt:
                 case For(_, size) | If(size):
-                    own = private & written((stmt,)) if isinstance(stmt, For) else set()
-                    alone = any(self._declared[n].type in (FLOAT, INT) for n in own)
-                    if alone or not sizes.keeps_value(size, self._written | local):
+                    if not sizes.keeps_value(size, self._written | local):
                         raise _Refused
                 case Assign(Var(name, TensorType()), "=", Var(source)):
                     if not {name, source} <= private:
