@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from loma import passes
+from loma.backends.interpreter import Interpreter
 from loma.backends.lowering.index_statements import library_call
 from loma.backends.schedule.host import Contract, Convolve
 from loma.backends.schedule.target import CPU
@@ -162,6 +164,48 @@ def test_a_number_made_of_a_tensor_is_a_sum(lines: list[str]) -> None:
     function = canonical(f"def f(x : In[Tensor[N, M]]) -> float:\n{body}")
     assert not any(isinstance(node, Op) for node in nodes(function.body))
     assert "+= x[_k0, _k1] * x[_k0, _k1] if x[_k0, _k1] > 0.0 else 0.0" in print_function(function)
+
+
+SHORT = "x : In[Tensor[N, 2 * M]], p : In[Tensor[N, M, 2, M, 3]], w : In[Tensor[3]]"
+
+# value of y[n, m], whether it is written out
+REDUCTIONS: tuple[tuple[str, bool], ...] = (
+    ("sum(zero_pad(x[n, m + k - 1]) for k in range(3)) / 3.0", True),
+    ("max(x[n, 2 * m + k] for k in range(2))", True),
+    ("min(abs(x[n, 2 * m + k]) for k in range(2))", False),
+    ("sum(p[n, 0, k, m, j] for k in range(2) for j in range(3))", True),
+    ("sum(p[n, m, k, 0, j] for k in range(2) for j in range(3))", False),
+    ("sum(zero_pad(x[n, m + k - 1]) * w[k] for k in range(3))", False),
+    ("sum(zero_pad(x[n, m + k - 1]) for k in range(11))", False),
+    ("sum(x[n, k] for k in range(2))", False),
+)
+
+
+@pytest.mark.parametrize(("value", "written_out"), REDUCTIONS)
+def test_short_reductions_are_written_out(value: str, written_out: bool) -> None:
+    body = f"    y : Tensor[N, M]\n    y[n, m] = {value}\n    return y\n"
+    module = parse(f"def f({SHORT}) -> Tensor[N, M]:\n{body}")
+    short = passes.canonical.short(module, extremes=True)
+    left = [node for node in nodes(short.function("f").body) if isinstance(node, Reduce)]
+    assert not left if written_out else left
+
+    generator = np.random.default_rng(0)
+    args = [generator.standard_normal(shape) for shape in ((2, 12), (2, 6, 2, 6, 3), (3,))]
+    args[0][1, 3] = np.nan
+    found, right = (Interpreter(m).call("f", *args)[0] for m in (short, module))
+    np.testing.assert_allclose(found, right)
+
+
+def test_maxima_are_written_out_behind_their_derivatives_only() -> None:
+    module = parse(
+        "def f(x : In[Tensor[2 * M]]) -> Tensor[M]:\n    y : Tensor[M]\n"
+        "    y[m] = max(x[2 * m + k] for k in range(2))\n    return y\n"
+    )
+    reduced = [
+        any(isinstance(node, Reduce) for node in nodes(form.function("f").body))
+        for form in (passes.canonical_form(module), passes.canonical_form(module, every=True))
+    ]
+    assert reduced == [True, False]
 
 
 def test_views_are_read_through() -> None:
