@@ -100,6 +100,21 @@ def _adam(fused: bool) -> Call:
     return step
 
 
+def _margin_loss(x: Tensor, t: Tensor) -> Tensor:
+    present, absent = F.relu(0.9 - x).square(), F.relu(x - 0.1).square()
+    return (t * present + 0.5 * (1.0 - t) * absent).sum() / x.shape[0]
+
+
+def _gated(x: Tensor, g: Tensor) -> Tensor:
+    a = torch.sigmoid(g)
+    added = (1.0 - a) * x
+    state, states = torch.zeros_like(x[:, 0]), []
+    for t in range(x.shape[1]):
+        state = torch.addcmul(added[:, t], a[:, t], state)
+        states.append(state)
+    return torch.stack(states, 1)
+
+
 PIXELS = (8, 64, 56, 56)
 LAYERS = (
     Layer("softmax", {"softmax": lambda x: F.softmax(x, 1)}, ((2048, 512),)),
@@ -156,6 +171,16 @@ LAYERS = (
         "einsum": lambda u, rounds: reference.routing(u, rounds, 0),
         "products": _routing_products,
     }, ((16, 10, 1152, 16),), rest=(3,)),
+    Layer("huber", {
+        "huber_loss": F.huber_loss, "smooth_l1_loss": F.smooth_l1_loss,
+    }, 2 * ((1024, 1024),)),
+    Layer("margin_loss", {"relu": _margin_loss}, 2 * ((16384, 10),)),
+    Layer("gated", {"addcmul": _gated}, 2 * ((16, 128, 256),)),
+    Layer("moving_average", {
+        "avg_pool1d": lambda x: F.avg_pool1d(x, 5, 1, 2),
+        "one channel": lambda x: F.avg_pool1d(x.unsqueeze(1), 5, 1, 2).squeeze(1),
+    }, ((512, 2048),)),
+    Layer("max_pool", {"max_pool2d": lambda x: F.max_pool2d(x, 2)}, (PIXELS,)),
     Layer("adam", {"fused": _adam(fused=True), "foreach": _adam(fused=False)},
           4 * ((1 << 20,),), rest=(1e-3, 0.9, 0.999, 1e-8, 7), writes=3),
 )  # fmt: skip
