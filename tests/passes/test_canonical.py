@@ -208,6 +208,16 @@ def test_maxima_are_written_out_behind_their_derivatives_only() -> None:
     assert reduced == [True, False]
 
 
+def test_a_mean_of_sums_of_rows_is_one_sum() -> None:
+    rows = "    each : Tensor[N]\n    each[n] = sum(x[n, m] ** 2 for m in M)\n"
+    head = "def f(x : In[Tensor[N, M]]) -> "
+    one = canonical(f"{head}float:\n{rows}    return mean(each)\n")
+    assert "+= x[n, m] ** 2" in print_function(one)
+    assert not any(isinstance(node, Reduce) for node in nodes(one.body))
+    both = canonical(f"{head}tuple[float, Tensor[N]]:\n{rows}    return mean(each), each\n")
+    assert any(isinstance(node, Reduce) for node in nodes(both.body))
+
+
 def test_views_are_read_through() -> None:
     operators = canonical(
         "def f(x : In[Tensor[B, N, D]], y : In[Tensor[B, N]]) -> Tensor[B, D]:\n"
