@@ -113,7 +113,7 @@ def _without_divisions(
         return [*nodes, made]
     if context.machine.lanes > 1:
         body = at_borders(context, axes, body)
-    axes, body = written_out(context, stmt.target, kind, body, axes)
+    axes, kind, body = written_out(context, stmt.target, kind, body, axes)
     nest = StatementNest(context, axes)
     plan = make_plan(nest, stmt, kind, body, axes, assign, beside)
     return [*nodes, _tree(context, nest, plan, source)]

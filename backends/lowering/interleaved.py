@@ -2,9 +2,9 @@
 
 In ``y[i] += x[i, r] ** 2`` with four values of ``r``, lanes along ``r`` would be mostly empty, and
 would be put together for each element. Written out as four terms, lanes run along ``i``, and
-vectors of x are loaded whole and taken apart. So are products and extremes, and all of them over
-the neighbours of a place that memory says, as in ``y[i] += x[p[i] + r]``: nothing lies in order
-along ``r`` but a few elements.
+vectors of x are loaded whole and taken apart. So are products, extremes and where these stand, also
+of windows that overlap, and all of them over the neighbours of a place that memory says, as in
+``y[i] += x[p[i] + r]``: nothing lies in order along ``r`` but a few elements.
 """
 
 from __future__ import annotations
@@ -19,36 +19,66 @@ from loma.backends.schedule.ir import Kind
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.distinct import told_apart
-from loma.core.ir import POSITIONS, Axis, Expr, Index, IndexAssign, IntConst, Reduce
+from loma.core.ir import (
+    POSITIONS, Axis, BinaryOp, Expr, Index, IndexAssign, IntConst, Reduce, ReduceKind,
+)  # fmt: skip
 from loma.core.walk import free_variables, substitute, walk
+
+_MOST_PLACES = 9  # of which the first that has an extreme is looked for term by term
 
 
 def written_out(
     context: FunctionContext, target: Expr, kind: Kind, body: Expr, axes: tuple[Axis, ...]
-) -> tuple[tuple[Axis, ...], Expr]:
-    """The axes and the body of a reduction, without those of short ones."""
+) -> tuple[tuple[Axis, ...], Kind, Expr]:
+    """The axes, the kind and the body of a reduction, without axes of a few values."""
     used = "neighbours" in config.optimisations()
-    if not used or kind == "set" or kind in POSITIONS or not isinstance(target, Index):
-        return axes, body
+    if not used or kind == "set" or not isinstance(target, Index):
+        return axes, kind, body
     summed = [axis for axis in axes if axis.name not in free_variables(target)]
     if any(isinstance(node, Reduce) for node in walk(body)):
-        return axes, body
+        return axes, kind, body
     place = analyse(context, target, axes)
     found = [analyse(context, read, scope, padded) for read, scope, padded in reads(body, axes)]
     rows = [axis.name for axis in axes if sizes.constant(place.coefficient(axis.name)) == 1]
-    long = [name for name in _long(context, axes) if name not in {a.name for a in summed}]
+    names = [axis.name for axis in summed]
+    long = [name for name in _long(context, axes) if name not in names]
+    wanted = [
+        axis
+        for axis in summed
+        if any(_lies_so(place, found, row, axis.name, _count(axis)) for row in rows)
+        or (not place.loose and any(_is_near(a, axis.name, long) for a in found))
+    ]
+    most = context.machine.lanes
+    if kind in POSITIONS:  # of all axes together
+        most, wanted = _MOST_PLACES, summed if wanted else []
     terms, short = [body], set[str]()
-    for axis in summed:
-        count = sizes.constant(axis.extent) or 0
-        if not 1 < count * len(terms) <= context.machine.lanes:
-            continue
-        alone = len(summed) == 1
-        in_order = alone and any(_lies_so(place, found, row, axis.name, count) for row in rows)
-        if in_order or (not place.loose and any(_is_near(a, axis.name, long) for a in found)):
-            terms = [substitute(t, {axis.name: IntConst(k)}) for t in terms for k in range(count)]
+    for axis in wanted:
+        if 1 < _count(axis) * len(terms) <= most:
+            steps: list[dict[str, Expr]] = [{axis.name: IntConst(k)} for k in range(_count(axis))]
+            terms = [substitute(term, step) for term in terms for step in steps]
             short.add(axis.name)
-    total = functools.reduce(functools.partial(b.combined, kind), terms)
-    return tuple(axis for axis in axes if axis.name not in short), total
+    left = tuple(axis for axis in axes if axis.name not in short)
+    if kind in POSITIONS:
+        return (left, "sum", _position(kind, terms)) if short == set(names) else (axes, kind, body)
+    return left, kind, functools.reduce(functools.partial(b.combined, kind), terms)
+
+
+def _count(axis: Axis) -> int:
+    """Its values, 0 where sizes tell how many."""
+    return sizes.constant(axis.extent) or 0
+
+
+def _position(kind: str, terms: list[Expr]) -> Expr:
+    """Where the first of the largest or smallest of some numbers stands, or the first NaN."""
+    extreme: ReduceKind = "max" if kind == "argmax" else "min"
+    better: BinaryOp = ">=" if kind == "argmax" else "<="
+    best: Expr = terms[0]
+    at: Expr = IntConst(0)
+    for k, term in enumerate(terms[1:], 1):
+        stays = b.binary("or", b.binary(better, best, term), b.binary("!=", best, best))
+        at = b.select(stays, at, IntConst(k))
+        best = b.combined(extreme, best, term)
+    return at
 
 
 def apart(context: FunctionContext, stmt: IndexAssign, fresh: bool) -> list[IndexAssign]:
@@ -105,12 +135,13 @@ def _is_near(access: Access, short: str, rows: list[str]) -> bool:
 
 def _lies_so(place: Access, found: list[Access], row: str, short: str, count: int) -> bool:
     """Whether tensors have the terms of a row's element beside each other, and those of the next
-    element behind them, and all others have one element for each, at most in steps as long, or for
-    all of them."""
+    element behind them, or behind the first of them, and all others have one element for each, at
+    most in steps as long, or for all of them."""
     steps = [
         (sizes.constant(access.coefficient(row)), sizes.constant(access.coefficient(short)))
         for access in found
     ]
-    simple = all(step in ((count, 1), (count, 0), (1, 0), (0, 0), (0, 1)) for step in steps)
     loose = any(access.loose or access.padded for access in (place, *found))
-    return simple and not loose and (count, 1) in steps
+    stride = max((step or 0 for step, own in steps if own == 1), default=0)
+    simple = all(step in ((stride, 1), (stride, 0), (1, 0), (0, 0), (0, 1)) for step in steps)
+    return simple and not loose and 1 < stride <= count

@@ -1,15 +1,17 @@
 """Convolutions that are written out as sums: with a small filter of its own for each channel, as
 loops over so few elements are faster than the library, and of parts of tensors, which may be those
-of groups, for :mod:`loma.passes.canonical.groups`."""
+of groups, for :mod:`loma.passes.canonical.groups`. So is pooling of small windows."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from loma.core import sizes
 from loma.core.ir import Expr, IntConst, Op, TensorType, Var
 
 _SMALL = 7  # elements of a filter along one dimension
+_FEW = 9  # elements of a window
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,27 @@ def windows_of_parts(value: Op) -> list[Window] | None:
     if not (whole and _is_part(x) and _is_part(w)) or dims is None:
         return None
     return _windows(value, dims)
+
+
+def windows_of_pool(value: Op) -> list[Window] | None:
+    """Those of a pooling of a few elements; of the largest of them without padding, which would be
+    a condition on each."""
+    attrs = dict(value.attrs)
+    found: list[Window] = []
+    for names in zip(*(_ints(attrs[n]) for n in ("kernel_size", "stride", "padding")), strict=True):
+        size, stride, padding = map(sizes.constant, names)
+        if size is None or not stride or stride < 0 or padding is None or padding < 0:
+            return None
+        if padding and value.name == "max_pool2d":
+            return None
+        found.append(Window(IntConst(size), padding, 1, stride))
+    count = math.prod(sizes.constant(window.size) or 0 for window in found)
+    return found if 0 < count <= _FEW else None
+
+
+def _ints(attr: object) -> tuple[Expr, ...]:
+    assert isinstance(attr, tuple)
+    return attr
 
 
 def _is_part(value: Expr) -> bool:

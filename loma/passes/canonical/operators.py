@@ -15,6 +15,7 @@ statements run for all rounds at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +37,9 @@ from loma.core.walk import (
     substitute, walk,
 )  # fmt: skip
 from loma.passes.liveness import set_first
-from loma.passes.canonical.filters import windows_of, windows_of_parts
+from loma.passes.canonical.filters import (
+    Window, windows_of, windows_of_parts, windows_of_pool,
+)  # fmt: skip
 from loma.passes.canonical.hoisting import InBlocks
 from loma.passes.canonical.views import cut_place, read_through, slice_start
 
@@ -351,6 +354,8 @@ class _Operators(InBlocks):
                 return True
             case Op("conv2d") if windows_of(value) is not None or self._is_of_parts(value):
                 return True
+            case Op("max_pool2d" | "avg_pool2d"):
+                return windows_of_pool(value) is not None
             case Op("softmax" | "matmul") | Var():
                 return self._every
             case Op("transpose" | "reshape" | "slice", (x,)) if _is_composed(x):
@@ -433,7 +438,9 @@ class _Operators(InBlocks):
                 edge = sizes.arith("+", row, diagonal)
                 inside = Binary(_TRIANGLES[name], column, edge, INT)
                 return Select(inside, self._element(x, axes), FloatConst(0.0), FLOAT, value.span)
-            case Op("expand" | "conv2d") if any(isinstance(axis, _Part) for axis in axes):
+            case Op("expand" | "conv2d" | "max_pool2d" | "avg_pool2d") if any(
+                isinstance(axis, _Part) for axis in axes
+            ):
                 raise _Stays  # no operand says whether the slice is there
             case Op("expand", (x,)):
                 return self._element(x, axes)
@@ -461,6 +468,9 @@ class _Operators(InBlocks):
             case Op("conv2d"):
                 total = self._tensor("_sum", value.type, partial(self._convolved, value))
                 return self._read(total, axes)
+            case Op("max_pool2d" | "avg_pool2d"):
+                pool = self._tensor("_pool", value.type, partial(self._pooled, value))
+                return self._read(pool, axes)
             case _:
                 raise _Stays
 
@@ -693,12 +703,7 @@ class _Operators(InBlocks):
             summed = [channel]
         if windows is None or len(axes) != 2 + len(windows):
             raise _Stays
-        inner = [Axis(self._names.fresh("_k"), window.size) for window in windows]
-        places: list[Expr] = []
-        for window, axis, own in zip(windows, axes[2:], inner, strict=True):
-            here = b.binary("*", _at(axis), IntConst(window.stride))
-            place = b.binary("+", here, b.binary("*", _at(own), IntConst(window.dilation)))
-            places.append(sizes.simplify(b.binary("-", place, IntConst(window.padding))))
+        inner, places = self._places(windows, axes[2:])
         read = ZeroPad(self._image(x, [axes[0], channel], places), x.span)
         weight = self._element(w, [axes[1], first, *inner])
         body = Binary("*", read, weight, FLOAT, value.span)
@@ -706,6 +711,28 @@ class _Operators(InBlocks):
         if len(value.args) == 2:
             return total
         return Binary("+", total, self._element(value.args[2], [axes[1]]), FLOAT, value.span)
+
+    def _pooled(self, value: Op, axes: list[Axis]) -> Expr:
+        """The largest, or the mean, of a window's elements."""
+        windows = windows_of_pool(value)
+        assert windows is not None
+        inner, places = self._places(windows, axes[2:])
+        read = self._image(self._operand(value.args[0]), axes[:2], places)
+        if value.name == "max_pool2d":
+            return _reduce("max", read, inner)
+        count = math.prod(sizes.constant(axis.extent) or 0 for axis in inner)
+        total = _reduce("sum", ZeroPad(read, value.span), inner)
+        return Binary("/", total, FloatConst(float(count)), FLOAT, value.span)
+
+    def _places(self, windows: list[Window], axes: list[Axis]) -> tuple[list[Axis], list[Expr]]:
+        """The axes of windows, and where their elements are for elements of the result."""
+        inner = [Axis(self._names.fresh("_k"), window.size) for window in windows]
+        places: list[Expr] = []
+        for window, axis, own in zip(windows, axes, inner, strict=True):
+            here = b.binary("*", _at(axis), IntConst(window.stride))
+            place = b.binary("+", here, b.binary("*", _at(own), IntConst(window.dilation)))
+            places.append(sizes.simplify(b.binary("-", place, IntConst(window.padding))))
+        return inner, places
 
     def _image(self, x: Expr, axes: list[Axis], places: list[Expr]) -> Index:
         """The element of images at the places, which may lie outside; of slices of their other
