@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 import loma
@@ -228,3 +230,35 @@ def test_positions(program: loma.LomaModule, length: int, dtype: torch.dtype, va
     )  # fmt: skip
     for found, right in zip(program.positions(x, z, t), expected, strict=True):
         assert torch.equal(found, torch.from_numpy(right))
+
+
+PLACES = """
+def f(x : In[Tensor[N, 2 * H + 1, 2 * W + 1]]) -> tuple[
+    IntTensor[N, H, W], IntTensor[N, H, W], IntTensor[N, 2 * H, W], Tensor[N, H, W],
+]:
+    a : IntTensor[N, H, W]
+    b : IntTensor[N, H, W]
+    c : IntTensor[N, 2 * H, W]
+    d : Tensor[N, H, W]
+    a[n, h, w] = argmax(x[n, 2 * h + p, 2 * w + q] for p in range(2) for q in range(2))
+    b[n, h, w] = argmin(x[n, 2 * h + p, 2 * w + q] for p in range(3) for q in range(3))
+    c[n, h, w] = argmax(x[n, h + 0, 2 * w + q] for q in range(2))
+    d[n, h, w] = sum(x[n, 2 * h + p, 2 * w + q] for p in range(3) for q in range(3))
+    return a, b, c, d
+"""
+
+
+@pytest.mark.parametrize("width", [1, 7, 40])
+def test_where_the_extremes_of_windows_stand(width: int) -> None:
+    """The first of several, and of NaN."""
+    x = torch.randint(-2, 3, (3, 9, 2 * width + 1)).double()
+    x[torch.rand(x.shape) < 0.1] = torch.nan
+    wide, small = (
+        sliding_window_view(x.numpy(), (k, k), (1, 2))[:, : 7 + (k == 3) : 2, ::2] for k in (3, 2)
+    )
+    row = sliding_window_view(x.numpy(), 2, 2)[:, :8, ::2]
+    a, b, c, d = loma.compile(PLACES).f(x)
+    np.testing.assert_array_equal(a, small.reshape(*a.shape, 4).argmax(3))
+    np.testing.assert_array_equal(b, wide.reshape(*a.shape, 9).argmin(3))
+    np.testing.assert_array_equal(c, row.argmax(3))
+    np.testing.assert_allclose(d, wide.sum((3, 4)))

@@ -171,6 +171,7 @@ SHORT = "x : In[Tensor[N, 2 * M]], p : In[Tensor[N, M, 2, M, 3]], w : In[Tensor[
 # value of y[n, m], whether it is written out
 REDUCTIONS: tuple[tuple[str, bool], ...] = (
     ("sum(zero_pad(x[n, m + k - 1]) for k in range(3)) / 3.0", True),
+    ("sum(x[n, m + k] for k in range(3)) / 3.0", True),  # no index of all of a row of x
     ("max(x[n, 2 * m + k] for k in range(2))", True),
     ("min(abs(x[n, 2 * m + k]) for k in range(2))", False),
     ("sum(p[n, 0, k, m, j] for k in range(2) for j in range(3))", True),

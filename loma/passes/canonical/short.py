@@ -12,8 +12,8 @@ from itertools import product
 
 from loma.core import builder as b, sizes
 from loma.core.ir import (
-    Binary, Expr, FLOAT, FloatConst, Index, IndexAssign, IntConst, Module, Reduce, Select, Stmt,
-    Unary, Var, ZeroPad, replace,
+    FLOAT, INT, Binary, Expr, FloatConst, Index, IndexAssign, IntConst, Module, Reduce, Select,
+    Stmt, Unary, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.walk import (
     free_variables, map_blocks, map_children, map_tensor_functions, substitute, walk,
@@ -27,7 +27,6 @@ _PLAIN = (Binary, FloatConst, Index, IntConst, Select, Unary, Var, ZeroPad)
 def short(module: Module, extremes: bool) -> Module:
     """The pass on every tensor function of a module; ``extremes``: of maxima and minima, too, whose
     adjoints know where the value was."""
-    kinds = ("sum", "max", "min") if extremes else ("sum",)
 
     def block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         return tuple(statement(map_blocks(stmt, block)) for stmt in body)
@@ -37,17 +36,19 @@ def short(module: Module, extremes: bool) -> Module:
             return stmt
         match stmt.target.subscripts[-1:]:
             case (Var(last),):
-                return replace(stmt, value=_written_out(stmt.value, last, kinds))
+                return replace(stmt, value=_written_out(stmt.value, last, extremes))
             case _:
                 return stmt
 
     return map_tensor_functions(module, lambda f: replace(f, body=block(f.body)))
 
 
-def _written_out(expr: Expr, last: str, kinds: tuple[str, ...]) -> Expr:
+def _written_out(expr: Expr, last: str, extremes: bool) -> Expr:
     """With what is written out in statements whose elements lie side by side along an index."""
-    expr = map_children(expr, lambda child: _written_out(child, last, kinds))
-    if not isinstance(expr, Reduce) or expr.kind not in kinds or expr.type != FLOAT:
+    expr = map_children(expr, lambda child: _written_out(child, last, extremes))
+    if not isinstance(expr, Reduce) or expr.type != FLOAT:
+        return expr
+    if expr.kind != "sum" and not (extremes and expr.kind in ("max", "min")):
         return expr
     extents = [sizes.constant(axis.extent) for axis in expr.axes]
     count = 1
@@ -92,5 +93,12 @@ def _at(expr: Reduce, place: tuple[int, ...]) -> Expr:
 def _simplified(expr: Expr) -> Expr:
     expr = map_children(expr, _simplified)
     if isinstance(expr, Index):
-        return replace(expr, subscripts=tuple(map(sizes.simplify, expr.subscripts)))
+        return replace(expr, subscripts=tuple(map(_place, expr.subscripts)))
     return expr
+
+
+def _place(subscript: Expr) -> Expr:
+    """The subscript; an index alone would run over the whole dimension."""
+    made = sizes.simplify(subscript)
+    moved = isinstance(made, Var) and not isinstance(subscript, Var)
+    return Binary("+", made, IntConst(0), INT) if moved else made
