@@ -4,9 +4,10 @@
 
 #include "tables.h"
 
-// What is bound runs once, at import: optimising pybind11 would cost some seconds for nothing.
+// What is bound runs once, at import. Without optimisation pybind11 takes as long to compile, and
+// what every module has of it is two fifths larger.
 #pragma GCC push_options
-#pragma GCC optimize("O0")
+#pragma GCC optimize("O1")
 #include <pybind11/pybind11.h>
 #pragma GCC pop_options
 

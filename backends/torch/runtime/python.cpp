@@ -28,7 +28,7 @@ struct Entry {
   bool gives_adjoints;
 };
 
-// As pybind11's gil_scoped_release, which is compiled without optimisation here.
+// As pybind11's gil_scoped_release, which looks at pybind11's own state of the process, too.
 class WithoutGil {
  public:
   WithoutGil() : thread_(PyEval_SaveThread()) {}
