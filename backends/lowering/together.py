@@ -48,7 +48,8 @@ def unit(first: HostNode, second: Sequence[HostNode], machine: Target, inside: b
     one, two = _loop(first), _loop(other)
     made = None if one is None or two is None else tree(one, two, machine)
     if made is None and one is not None and two is not None and inside:
-        apart = _apart(one, two)
+        # On GPUs a thread writes several neighbours at once where a loop writes one tensor alone.
+        apart = set[str]() if machine.teams else _apart(one, two)
         made = _elementwise(one, two, apart)
     if made is None:
         return None
