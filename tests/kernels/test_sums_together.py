@@ -11,7 +11,7 @@ from tree_runs import arguments, lowered
 from loma import pipeline
 from loma.backends.interpreter import Interpreter
 from loma.backends.kernels.beside import alike, beside
-from loma.core.ir import Function, IndexAssign
+from loma.core.ir import Function, IndexAssign, Module
 from loma.frontend import parse
 
 HEAD = "x : In[Tensor[N, D]], g : In[Tensor[N, D]], w : In[Tensor[D]]"
@@ -24,6 +24,16 @@ def text(*lines: str) -> str:
     body = "".join(f"    {line}\n" for line in [*made, *lines, "return a, b, r, s, y"])
     results = "tuple[Tensor[D], Tensor[D], Tensor[N], Tensor[N], Tensor[N, D]]"
     return f"def f({HEAD}) -> {results}:\n{body}"
+
+
+def compare(module: Module, rng: random.Random) -> None:
+    """The loops of ``f`` with the interpreter."""
+    trees, interpreter = lowered(module), Interpreter(module)
+    for _ in range(6):
+        args = arguments(module.function("f"), {}, rng)
+        expected = interpreter.call("f", *args)
+        for value, right in zip(trees.call("f", *args), expected, strict=True):
+            np.testing.assert_allclose(value, right, 1e-9, 1e-12)
 
 
 def statements(function: Function) -> list[IndexAssign]:
@@ -89,13 +99,7 @@ def test_values(case: str) -> None:
     shown = pipeline.stage_text(text(*made, *lines), "schedule", "f")
     assert shown.count("_in_2 : sum") + shown.count("sums_2 : sum") == (together > 0), shown
     assert shown.count("$sums_5") == shown.count("$acc1_in_5") == 0
-    trees, interpreter = lowered(module), Interpreter(module)
-    rng = random.Random(case)
-    for _ in range(6):
-        args = arguments(module.function("f"), {}, rng)
-        expected = interpreter.call("f", *args)
-        for value, right in zip(trees.call("f", *args), expected, strict=True):
-            np.testing.assert_allclose(value, right, 1e-9, 1e-12)
+    compare(module, random.Random(case))
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -112,13 +116,7 @@ def test_axes_that_one_of_them_needs_apart(first: bool) -> None:
     shown = pipeline.stage_text(source, "schedule", "f")
     assert shown.count("parallel for") == 1, shown
     module = pipeline.program(source, "together").module
-    trees, interpreter = lowered(module), Interpreter(module)
-    rng = random.Random(0)
-    for _ in range(6):
-        args = arguments(module.function("f"), {}, rng)
-        expected = interpreter.call("f", *args)
-        for value, right in zip(trees.call("f", *args), expected, strict=True):
-            np.testing.assert_allclose(value, right, 1e-9, 1e-12)
+    compare(module, random.Random(0))
 
 
 ROW = """
@@ -149,10 +147,4 @@ def test_elements_of_rows(case: str) -> None:
     module = pipeline.program(source, "together").module
     shown = pipeline.stage_text(source, "schedule", "f")
     assert shown.count("vector for") == loops, shown
-    trees, interpreter = lowered(module), Interpreter(module)
-    rng = random.Random(case)
-    for _ in range(6):
-        args = arguments(module.function("f"), {}, rng)
-        expected = interpreter.call("f", *args)
-        for value, right in zip(trees.call("f", *args), expected, strict=True):
-            np.testing.assert_allclose(value, right, 1e-9, 1e-12)
+    compare(module, random.Random(case))
