@@ -5,10 +5,10 @@ loops. A tree of both has each loop once, with the running sums of both inside; 
 computes, and in which order, stays as it was. So have statements along rows for which the same
 places are kept (:mod:`loma.backends.lowering.kept`): one tree of both keeps these once.
 
-In a kernel whose iterations have teams, statements over the same elements run in one loop, too,
-where each reads of what the other writes but the element at hand: ``d[j] += r`` and
-``x[j] = e[j] * d[j]``. The thread that wrote it reads it, from a register, and no other is waited
-for.
+In a kernel statements over the same elements run in one loop, too, where each reads of what the
+other writes but the element at hand: ``d[j] += r`` and ``x[j] = e[j] * d[j]``. It is read from a
+register; on a GPU no other thread is waited for, and on a CPU no load of the second loop waits for
+stores of the first one to the same place of a page. There both may write parts of one tensor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from loma.core.walk import free_variables, mentioned_names, substitute, walk
 
 _LOOPS = Loop | Tiles | Blocks | If
 _IN_LANES = UpdateLanes | StoreLanes
-_ELEMENTWISE = Let | Store | Loop
 _ALONG_ROWS = Let | If | Loop | Part | Store | Fill
 
 
@@ -164,15 +163,12 @@ def _elementwise(first: Parallel, second: Parallel, apart: set[str]) -> Parallel
     if first.checks or second.checks or first.team is not None or second.team is not None:
         return None
     body = _same_loops(first, second)
-    if body is None or not all(isinstance(node, _ELEMENTWISE) for node in nodes(body)):
+    if body is None or not all(map(_is_elementwise, nodes(body))):
         return None
     written = {var.name for var in (*first.writes, *second.writes)}
-    both = written & {name for node in first.body for name in mentioned(node)} & _used(second)
-    both -= apart
+    both = (written & _used(first) & _used(second)) - apart
     places: dict[str, set[tuple[Expr, ...]]] = {name: set() for name in both}
     for node in nodes(body):
-        if isinstance(node, Loop) and node.role != "vector":
-            return None
         for read in _elements(node):
             name = read.tensor.name
             if isinstance(node, Let) and name in written:
@@ -182,6 +178,10 @@ def _elementwise(first: Parallel, second: Parallel, apart: set[str]) -> Parallel
     if any(len(found) != 1 for found in places.values()):
         return None
     return _joined(first, second, body)
+
+
+def _is_elementwise(node: Node) -> bool:
+    return isinstance(node, Let | Store) or (isinstance(node, Loop) and node.role == "vector")
 
 
 def _elements(node: Node) -> Iterator[Index]:

@@ -61,6 +61,10 @@ template <typename number, int n>
 inline number nth(const Numbers<number, n>& values, int k) {
   return values.of[k];
 }
+template <int n>
+inline int64_t nth(Places<n> places, int k) {
+  return places.first + k * places.step;
+}
 
 // value(k) for k in range(n).
 template <int n, typename Value>
@@ -108,14 +112,14 @@ inline number read(const number* data, int64_t place) {
 }
 template <typename number, int n>
 inline auto read(const number* data, Places<n> places) {
-  return numbers<n>([&](int k) { return data[places.first + k * places.step]; });
+  return numbers<n>([&](int k) { return data[nth(places, k)]; });
 }
 
 // Whether places lie within an axis of that extent.
 inline bool inside(int64_t place, int64_t extent) { return uint64_t(place) < uint64_t(extent); }
 template <int n>
 inline auto inside(Places<n> places, int64_t extent) {
-  return numbers<n>([&](int k) { return inside(places.first + k * places.step, extent); });
+  return numbers<n>([&](int k) { return inside(nth(places, k), extent); });
 }
 
 // Those that exist where ``inside``, else zeros.
@@ -125,19 +129,11 @@ inline number read_if(bool inside, const number* data, int64_t place) {
 }
 template <typename number, int n>
 inline auto read_if(bool inside, const number* data, Places<n> places) {
-  return numbers<n>([&](int k) {
-    return inside ? data[places.first + k * places.step] : number(0);
-  });
+  return numbers<n>([&](int k) { return read_if(inside, data, nth(places, k)); });
 }
-template <typename number, int n>
-inline auto read_if(Numbers<bool, n> inside, const number* data, int64_t place) {
-  return numbers<n>([&](int k) { return inside.of[k] ? data[place] : number(0); });
-}
-template <typename number, int n>
-inline auto read_if(Numbers<bool, n> inside, const number* data, Places<n> places) {
-  return numbers<n>([&](int k) {
-    return inside.of[k] ? data[places.first + k * places.step] : number(0);
-  });
+template <typename number, int n, typename Place>
+inline auto read_if(Numbers<bool, n> inside, const number* data, Place place) {
+  return numbers<n>([&](int k) { return read_if(inside.of[k], data, nth(place, k)); });
 }
 
 template <typename number>
@@ -148,7 +144,7 @@ template <typename number, int n>
 inline void write(number* data, Places<n> places, Numbers<number, n> values, bool adds) {
   if (adds) values = read(data, places) + values;
 #pragma unroll
-  for (int k = 0; k < n; ++k) data[places.first + k * places.step] = values.of[k];
+  for (int k = 0; k < n; ++k) data[nth(places, k)] = values.of[k];
 }
 
 // The values of the axis that a part has, the first of which is ``value`` or, counting in groups of

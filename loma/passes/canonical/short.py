@@ -8,6 +8,8 @@ are convolutions, stay; so do elements side by side that no index of the result 
 
 from __future__ import annotations
 
+import math
+from functools import partial, reduce
 from itertools import product
 
 from loma.core import builder as b, sizes
@@ -51,16 +53,12 @@ def _written_out(expr: Expr, last: str, extremes: bool) -> Expr:
     if expr.kind != "sum" and not (extremes and expr.kind in ("max", "min")):
         return expr
     extents = [sizes.constant(axis.extent) for axis in expr.axes]
-    count = 1
-    for extent in extents:
-        count *= extent or 0
-    if not 1 < count <= _MOST or not _of_neighbours(expr, last):
+    if not 1 < math.prod(extent or 0 for extent in extents) <= _MOST or not _of_neighbours(
+        expr, last
+    ):
         return expr
     places = product(*(range(extent or 0) for extent in extents))
-    first, *rest = (_at(expr, place) for place in places)
-    for value in rest:
-        first = b.combined(expr.kind, first, value)
-    return first
+    return reduce(partial(b.combined, expr.kind), (_at(expr, place) for place in places))
 
 
 def _of_neighbours(expr: Reduce, last: str) -> bool:
