@@ -215,19 +215,54 @@ def steps(A : In[Tensor[N, N]], start : In[Tensor[N]], n : In[int]) -> Tensor[N]
 """
 
 
-def test_sums_over_what_a_loop_does_not_change_are_on_a_tape(pytestconfig: pytest.Config) -> None:
+# The loop's tensors are declared in it, and added to.
+ADDED_UP = """
+def steps(A : In[Tensor[N, N]], start : In[Tensor[N]], n : In[int]) -> Tensor[N]:
+    x : Tensor[N] = start
+    for t in range(n):
+        y : Tensor[N]
+        z : Tensor[N]
+        y[i] += A[i, j] * x[j]
+        z[i] += x[j] * x[j] * y[i]
+        x[i] = y[i] / (1.0 + y[i] * y[i]) + z[i]
+    return x
+"""
+
+
+def test_a_maximum_in_a_statement_of_a_loop_is_on_no_tape() -> None:
+    """It is taken where the statement has elements only, and nothing is left of an iteration
+    before where it has none."""
+    text = """
+def shares(start : In[Tensor[B, I]], n : In[int]) -> Tensor[B, I]:
+    x : Tensor[B, I] = start
+    for t in range(n):
+        x[b, i] = exp(x[b, i] - max(x[b, k] for k in I))
+    return x
+"""
+    saved = [k.name for k in kept(pipeline.program(text), "shares", {"B": 2, "I": 3, "n": 4})]
+    assert [name for name in saved if "tape" in name] == ["_tape_x"]
+    own = oracle.compiled(text)
+    for shape in ((2, 3), (0, 3), (2, 0), (1, 1)):
+        x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(lambda x: own.shares(x, 3), (x,))
+
+
+@pytest.mark.parametrize("text", [STEPS, ADDED_UP], ids=["sums", "added_up"])
+def test_sums_over_what_a_loop_does_not_change_are_on_a_tape(
+    pytestconfig: pytest.Config, text: str
+) -> None:
     """Of a matrix, which would be read again; not of vectors, which are the state's size."""
-    stage = pipeline.program(STEPS)
+    stage = pipeline.program(text)
     saved = [k.name for k in kept(stage, "steps", {"N": 3, "n": 4}) if k.kind == "saved"]
     assert sorted(name for name in saved if "tape" in name) == ["_tape_x", "_tape_y"]
-    backward = pipeline.stage_text(STEPS, "optimised", "steps__backward")
+    backward = pipeline.stage_text(text, "optimised", "steps__backward")
     assert "A[i, j] * x" not in backward.replace("_tape_", "")
 
     a = (0.3 * torch.randn(3, 3, dtype=torch.float64)).requires_grad_()
     x = torch.randn(3, dtype=torch.float64, requires_grad=True)
     full = pytestconfig.getoption("--full")
     for save in ("auto", "inputs") if full else ("auto",):
-        own = oracle.compiled(STEPS, save=save)
+        own = oracle.compiled(text, save=save)
         assert torch.autograd.gradcheck(lambda a, x, own=own: own.steps(a, x, 3), (a, x))
     if full:
         assert torch.autograd.gradgradcheck(lambda a, x: own.steps(a, x, 2), (a, x))

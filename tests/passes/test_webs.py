@@ -1,5 +1,5 @@
-"""Names that programs use again: which lives of a variable get names of their own, and that values
-and derivatives stay."""
+"""Names: which lives of a variable get names of their own, which copies need no name of theirs, and
+that values and derivatives stay."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from loma import passes
 from loma.core.ir import For, Module
 from loma.core.printer import print_function
 from loma.frontend import parse
+from loma.passes.canonical import copies
 from loma.passes.canonical.webs import webs
 
 X = "x : In[Tensor[N, M]]"
 
+Case = tuple[str, str, str, str | None]
+Pass = Callable[[Module], Module]
+
 # name, result, body, the body that becomes of it (None: it stays), declarations of names aside
-CASES: tuple[tuple[str, str, str, str | None], ...] = (
+CASES: tuple[Case, ...] = (
     ("operators", "N, M", """
 s : Tensor[N, M] = exp(x)
 s = s / sum(s, 1, True)
@@ -139,19 +143,81 @@ y[i, j] = y_1[i, j] * y_1[i, j] + y_1[N - 1 - i, j]
 """),
 )  # fmt: skip
 
+COPIES: tuple[Case, ...] = (
+    ("of_all_elements", "N, M", """
+s : Tensor[N, M]
+s[i, j] += x[i, j] * x[i, j]
+s[0, j] += x[0, j]
+y[i, j] = s[i, j]
+y[1, j] *= 2.0
+""", """
+s[i, j] += x[i, j] * x[i, j]
+s[0, j] += x[0, j]
+s[1, j] = s[1, j] * 2.0
+"""),
+    ("of_what_began_as_an_argument", "N, M", """
+s : Tensor[N, M] = x
+s[0, j] += x[1, j]
+y[i, j] = s[i, j]
+""", """
+s : Tensor[N, M] = x
+s[0, j] += x[1, j]
+"""),
+    ("of_an_argument", "N, M", "y[i, j] = x[i, j]", None),
+    ("of_a_view", "N, M", "s = reshape(x, [N, M])\ny[i, j] = s[i, j]", None),
+    ("of_what_a_view_shows", "N, M", """
+s : Tensor[N, M]
+s[i, j] = 2.0 * x[i, j]
+v = reshape(s, [M, N])
+y[i, j] = s[i, j]
+y[i, j] += v[j, i]
+""", None),
+    ("read_later", "N, M", """
+s : Tensor[N, M]
+s[i, j] = 2.0 * x[i, j]
+y[i, j] = s[i, j]
+y[i, j] *= s[i, M - 1 - j]
+""", None),
+    ("into_what_has_a_value", "N, M", """
+s : Tensor[N, M]
+s[i, j] = 2.0 * x[i, j]
+z = 3.0
+if M > 3:
+    y[0, j] = x[0, j]
+    z = y[0, 0]
+y[i, j] = s[i, j]
+y[i, j] *= z
+""", None),
+    ("in_another_order", "N, N", """
+s : Tensor[N, N]
+s[i, j] = x[i, 0] - x[j, 1]
+y[i, j] = s[j, i]
+""", None),
+    ("in_a_loop", "N, M", """
+s : Tensor[N, M]
+for t in range(2):
+    s[i, j] += x[i, j]
+    y[i, j] = s[i, j]
+    s[i, j] *= x[i, j]
+""", None),
+)  # fmt: skip
+EVERY: list[tuple[Case, Pass]] = [(case, webs) for case in CASES]
+EVERY += [(case, copies) for case in COPIES]
+NAMES = [f"{change.__name__}_{case[0]}" for case, change in EVERY]
 
-def _same(text: str, shape: tuple[int, int], change: Callable[[Module], Module]) -> None:
+
+def _same(text: str, shape: tuple[int, int], change: Pass) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     for changed in (change, passes.optimise):
         compare(Point("f", text, "f", (x,)), Changed(text, verified(changed)))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-def test_names(case: tuple[str, str, str, str | None]) -> None:
+@pytest.mark.parametrize(("case", "change"), EVERY, ids=NAMES)
+def test_names(case: Case, change: Pass) -> None:
     _, result, body, wanted = case
     module = parse(program(X, result, body))
-    after = webs(module)
-    assert webs(after) == after
+    after = change(module)
+    assert change(after) == after
     if wanted is None:
         assert after == module
     else:
@@ -161,10 +227,10 @@ def test_names(case: tuple[str, str, str, str | None]) -> None:
 
 
 @pytest.mark.parametrize("columns", [3, 4])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-def test_values_and_derivatives(case: tuple[str, str, str, str | None], columns: int) -> None:
+@pytest.mark.parametrize(("case", "change"), EVERY, ids=NAMES)
+def test_values_and_derivatives(case: Case, change: Pass, columns: int) -> None:
     _, result, body, _ = case
-    _same(with_derivative(program(X, result, body)), (3, columns), webs)
+    _same(with_derivative(program(X, result, body)), (3, columns), change)
 
 
 def test_loops_that_begin_with_the_same_variable_are_index_statements() -> None:

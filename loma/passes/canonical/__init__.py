@@ -37,6 +37,7 @@ from loma.passes.canonical.dimensions.units import units as units
 from loma.passes.canonical.webs import webs as webs
 from loma.passes.first_write import first_write
 from loma.passes.reuse import same_values as same_values
+from loma.passes.zeroing import zeroing
 
 # Reductions of which derivatives are made in loops.
 _LOOPS = tuple(k for k in get_args(ReduceKind) if k != "sum" and not k.startswith("arg"))
@@ -56,7 +57,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = operators(module, every)
     if "loops" in wanted:
         module = loops(extremes(increments(module)))
-    module = first_write(module)
+    module = zeroing(first_write(module))
     if "conditions" in wanted:
         module = conditions(module)
     if "shapes" in wanted:

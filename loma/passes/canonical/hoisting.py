@@ -282,7 +282,11 @@ class InBlocks(Hoisting):
         if not lacking or not may_fail(part, scope, self._sizes.__contains__):
             return made
         some = Binary(">", product(tuple(lacking)), IntConst(0), INT)
-        return If(some, (made,), (), self._span)
+        assert isinstance(made, IndexAssign)
+        assert isinstance(made.target, Index)
+        # In a loop nothing of an iteration before stays in it, which a tape would keep.
+        nothing = (Zero(made.target.tensor, self._span),) if self._depth else ()
+        return If(some, (made,), nothing, self._span)
 
 
 def may_fail(expr: Expr, scope: Mapping[str, Axis], is_size: Callable[[str], bool]) -> bool:
