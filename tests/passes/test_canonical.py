@@ -6,6 +6,8 @@ import re
 
 import numpy as np
 import pytest
+import torch
+from changed_programs import Changed, Point, compare, verified, with_derivative
 
 from loma import passes
 from loma.backends.interpreter import Interpreter
@@ -332,11 +334,26 @@ def test_products_with_what_a_round_makes() -> None:
     assert not any(isinstance(stmt, For) for stmt in statements(body))
 
 
-def test_a_guarded_sum_stays() -> None:
-    shown = print_function(
-        layer("y[b, o] = sum(x[b, i] * w[o, i] for i in I) if z[b] > 0.0 else c[o]")
-    )
-    assert "_r" not in shown
+@pytest.mark.parametrize(
+    ("guard", "taken_out"),
+    [
+        ("z[b] > 0.0", True),
+        ("z[b] > c[o]", False),
+        ("b > 1", False),
+        ("z[b] > 0.0 and x[b, o % I] > 0.0", False),
+    ],
+)
+def test_a_guarded_sum_is_taken_out_of_conditions_on_rows(guard: str, taken_out: bool) -> None:
+    statement = f"y[b, o] = sum(x[b, i] * w[o, i] for i in I) if {guard} else c[o]"
+    shown = print_function(layer(statement))
+    assert ("_r[b, o] = sum" in shown) == taken_out
+    text = f"def f({HEAD}) -> Tensor[B, O]:\n    y : Tensor[B, O]\n    {statement}\n    return y\n"
+    text = with_derivative(text)
+    values = torch.Generator().manual_seed(3)
+    for rows, size in ((3, 2), (2, 1), (0, 2)):
+        shapes = ((rows, size), (4, size), (4,), (rows,))
+        arguments = tuple(torch.randn(s, generator=values, dtype=torch.float64) for s in shapes)
+        compare(Point("f", text, "f", arguments), Changed(text, verified(passes.optimise)))
 
 
 HALVES = "x : In[Tensor[N, 2 * D]], n : In[int]"

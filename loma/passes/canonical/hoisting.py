@@ -145,7 +145,8 @@ class Hoisting:
         guard = self._guard
         if guard is not None:
             fails = may_fail(expr, scope, self._sizes.__contains__)
-            if not self._takes_guarded and (fails or not is_triangle(guard, scope)):
+            often = is_triangle(guard, scope) or is_of_rows(guard, expr, scope)
+            if not self._takes_guarded and (fails or not often):
                 return self._reductions.get(self._key(expr, scope), expr)
             guard = guard if fails else None
         if guard is not None and free_variables(guard) & set(scope):
@@ -325,6 +326,14 @@ def is_triangle(guard: Expr, scope: Mapping[str, Axis]) -> bool:
             return left.type == right.type == INT and len(free_variables(guard) & scope.keys()) == 2
         case _:
             return False
+
+
+def is_of_rows(guard: Expr, reduce: Reduce, scope: Mapping[str, Axis]) -> bool:
+    """Whether a condition asks data about some of a reduction's indices, which is then wanted for
+    all values of the others: ``sum(x[b, t, d] for t in T) if count[b] > 0.0 else 0.0``. In loops of
+    its own it takes less than one element at a time under the condition, which mostly holds."""
+    asked, own = (free_variables(expr) & scope.keys() for expr in (guard, reduce))
+    return asked < own and any(isinstance(node, Index) for node in walk(guard))
 
 
 def where_holds(reduce: Reduce, guard: Expr, names: Names) -> Reduce:
