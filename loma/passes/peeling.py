@@ -23,7 +23,7 @@ from loma.core.walk import (
     expressions, free_variables, map_blocks, map_expressions, statements, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.copies import without_constant_conditions
-from loma.passes.canonical.triangles import comparisons, decided
+from loma.passes.canonical.recurrences.triangles import comparisons, decided
 from loma.passes.fold import folded
 
 LARGEST = 4  # index statements of a loop, of which there are two copies then

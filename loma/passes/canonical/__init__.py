@@ -32,7 +32,7 @@ from loma.passes.canonical.recurrences.scans import scans as scans
 from loma.passes.canonical.dimensions.shapes import shapes as shapes
 from loma.passes.canonical.short import short as short
 from loma.passes.canonical.temporaries import temporaries as temporaries
-from loma.passes.canonical.triangles import triangles as triangles
+from loma.passes.canonical.recurrences.triangles import triangles as triangles
 from loma.passes.canonical.dimensions.units import units as units
 from loma.passes.canonical.webs import webs as webs
 from loma.passes.first_write import first_write
