@@ -169,8 +169,8 @@ def fills(place: Index, axes: tuple[Axis, ...]) -> bool:
     dims = place.base.type.dims
     if dims is None or not _tells_all(place.subscripts, kept):
         return False
-    points = sizes.product(tuple(axis.extent for axis in kept))
-    return sizes.equal(points, sizes.product(dims)) is True
+    points = sizes.product(tuple(sizes.uncounted(axis.extent) for axis in kept))
+    return sizes.equal(points, sizes.product(tuple(map(sizes.uncounted, dims)))) is True
 
 
 def fill_together(statements: Sequence[Stmt], name: str) -> int:

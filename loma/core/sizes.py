@@ -365,6 +365,15 @@ def count(extent: Expr, is_size: IsSize) -> Expr:
     return Builtin("max", (simplify(extent), IntConst(0)), INT)
 
 
+def uncounted(extent: Expr) -> Expr:
+    """The range of which an expression is the :func:`count`."""
+    match extent:
+        case Builtin("max", (inner, IntConst(0))):
+            return inner
+        case _:
+            return extent
+
+
 def mentions(expr: Expr, names: AbstractSet[str]) -> bool:
     """Whether a variable of one of these names occurs in the expression."""
     return not variable_names(expr).isdisjoint(names)

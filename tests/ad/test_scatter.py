@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -13,6 +14,8 @@ from oracle import Program, check_case
 from scatter_cases import CASES, CHECKED, PROVED
 
 import loma
+import oracle
+from loma import pipeline
 from loma.ad import differentiate, split_pairs
 from loma.backends.interpreter import Interpreter
 from loma.core.distinct import unproved
@@ -178,3 +181,49 @@ def test_derivatives_fail_where_the_function_fails() -> None:
     for name, args in (("d_f", (x, 0 * x, p, 0 * p, 2.0, 0.0, y)), ("t_f", (x, x, p, 2.0, 1.0))):
         with pytest.raises(ValueError, match="at i = 0 and at i = 2 it is y"):
             interpreter.call(name, *args)
+
+
+# A statement, and whether it adds where the number says.
+BY_NUMBER = {
+    "sum": ("y[g, d] = sum(x[n, d] if k[n] == g else 0.0 for n in N)", True),
+    "added": ("y[g, d] += x[n, d] if x[n, d] > 0.0 and g == k[n] else 0.0", True),
+    "within": ("y[g, d] = 2.0 + d * sum(x[n, d] if k[n] == g else 0.0 for n in N)", True),
+    "behind_a_test": (
+        "y[g, d] = sum(x[n, d] if n > 0 and k[n - 1] == g else 0.0 for n in N)",
+        True,
+    ),
+    "beside_a_test": ("y[g, d] = sum(x[n, d] if k[n] == g and d < 1 else 0.0 for n in N)", True),
+    "ones": ("y[g, d] = sum(1.0 * x[n, d] if k[n] == g else 1.0 for n in N)", False),
+    "weighted": ("y[g, d] = sum(x[n, d] * g if k[n] == g else 0.0 for n in N)", False),
+    "places": ("y[g, d] = sum(x[n, d] if n == g else 0.0 for n in N)", False),
+    "few": ("y[g, d] = sum(x[n, d] if k[n] == g else 0.0 for n in N)", False),
+}
+
+
+def _by_number(name: str) -> str:
+    rows = "3" if name == "few" else "G"
+    head = f"{name}(x : In[Tensor[N, D]], k : In[IntTensor[N]], G : In[int]) -> Tensor[{rows}, D]"
+    return f"def {head}:\n    y : Tensor[{rows}, D]\n    {BY_NUMBER[name][0]}\n    return y\n"
+
+
+def test_what_carries_an_index_is_added_where_the_number_says() -> None:
+    text = "".join(map(_by_number, BY_NUMBER))
+    for name, (_, scattered) in BY_NUMBER.items():
+        shown = pipeline.stage_text(text, "optimised", name)
+        assert ("] += " in shown or "if 0 <= k" in shown) == scattered, shown
+    own = oracle.compiled(text)
+    plain = Interpreter(parse(text))
+    values = torch.Generator().manual_seed(7)
+    for numbers, count in (([1, 0, 1, 4, -1, 7], 5), ([2], 3), ([], 3), ([0, 1], 0)):
+        k = torch.tensor(numbers, dtype=torch.int64)
+        x = torch.randn(len(numbers), 2, generator=values, dtype=torch.float64)
+        x.requires_grad_()
+        for name in BY_NUMBER:
+            if name == "few":
+                continue
+            scatter = functools.partial(getattr(own, name), k=k, G=count)
+            (expected,) = plain.call(name, x.detach().numpy(), k.numpy(), count)
+            np.testing.assert_allclose(scatter(x).detach(), expected, rtol=1e-12)
+            assert torch.autograd.gradcheck(scatter, (x,))
+    lost = torch.full((2, 2), torch.nan)
+    assert own.sum(lost, torch.tensor([5, -1]), 5).eq(0.0).all()  # of no g
