@@ -2,12 +2,12 @@
 
 ``all``: nothing but ints that follow from sizes. ``inputs``: everything; only arguments and results
 are kept. ``auto``: what is cheap, which is what an elementwise index statement computes from values
-that are kept in any case, without functions such as ``exp``, and sums that make a large tensor of
-smaller ones, like
-``U[b, i, r, o] = sum(W[i, r, o, k] * X[b, r, k] for k in K)``: every operand lacks one of the
-target's indices, and some index is common to all. (Without a common one it is a matrix product,
-which is worth saving.) Of what is large, as are the weights of an attention, elementwise results
-are computed again, too, whatever their functions cost, so that nothing of that size is kept.
+that are kept in any case, without costly functions such as ``exp``, and sums that make a large
+tensor of smaller ones, like ``U[b, i, r, o] = sum(W[i, r, o, k] * X[b, r, k] for k in K)``: every
+operand lacks one of the target's indices, and some index is common to all. (Without a common one it
+is a matrix product, which is worth saving.) Of what is large, as are the weights of an attention,
+elementwise results are computed again, too, whatever their functions cost, so that nothing of that
+size is kept.
 An argument in another shape, order of dimensions or part is made again of the argument: an operator
 returns no views of what it is given, so forward parts would copy it.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 
 from loma.ad.tensor.joint import Joint
+from loma.core.builtins import BUILTINS
 from loma.core.effects import assigned, written
 from loma.core.ir import (
     Builtin, Call, Declare, Expr, Index, IndexAssign, IntType, Op, Reduce, Stmt, TensorType, Var,
@@ -140,7 +141,8 @@ def _is_cheap(stmt: IndexAssign, large: set[str]) -> bool:
         return False
     if summed:
         return is_outer(stmt)
-    return not any(isinstance(n, Builtin) for n in walk(body)) or bool(large & set(variables(body)))
+    costly = any(isinstance(n, Builtin) and BUILTINS[n.name].costly for n in walk(body))
+    return not costly or bool(large & set(variables(body)))
 
 
 def _reads_data(expr: Expr) -> bool:

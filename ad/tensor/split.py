@@ -117,7 +117,7 @@ def _shared(backward: Function, functions: tuple[Function, ...]) -> Function:
         assert isinstance(returned, Return)
         backward = without_copies(backward, frozenset(map(root, returned.values)))
     if "temporaries" in wanted:
-        backward = without_temporaries(backward)
+        backward = without_temporaries(backward, every=True)
     if "costly" in wanted:
         backward = costly_once(backward, {function.name: function for function in functions})
     return backward

@@ -28,7 +28,7 @@ def optimise(module: Module) -> Module:
     if "additions" in config.optimisations():
         module = additions(module)
         if "temporaries" in config.optimisations():  # adjoints that have one statement now
-            module = temporaries(module)
+            module = temporaries(module, every=True)
     if "distribution" in config.optimisations():
         module = gathering(distribution(module))
     if "rounds" in config.optimisations():

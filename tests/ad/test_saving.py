@@ -45,6 +45,19 @@ def test_what_is_saved() -> None:
     assert names("inputs") == []
 
 
+def test_quick_functions_are_computed_again() -> None:
+    text = """
+def f(x : In[Tensor[N]], y : In[Tensor[N]]) -> float:
+    p : Tensor[N]
+    q : Tensor[N]
+    p[i] = abs(x[i] - y[i])
+    q[i] = exp(x[i] * y[i])
+    return sum(p * p * q * q * p)
+"""
+    stage = pipeline.program(text)
+    assert [k.name for k in kept(stage, "f", {"N": 3}) if k.kind == "saved"] == ["q"]
+
+
 @pytest.mark.full
 def test_gradients_are_the_same() -> None:
     """First derivatives, and second ones of what other tests do not differentiate twice."""

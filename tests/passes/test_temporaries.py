@@ -15,6 +15,7 @@ from loma.frontend import parse
 from loma.passes import canonical
 
 X = "x : In[Tensor[N, M]]"
+SAME = "a : In[Tensor[N, D]], b : In[Tensor[N, D]]"
 TWO = "a : In[Tensor[N, D]], b : In[Tensor[M, D]]"
 
 # name, parameters, result, body, the statements that are left, shapes of the arguments
@@ -237,9 +238,57 @@ y[i] = z[i + 0]
 )  # fmt: skip
 
 
-def left(text: str) -> list[str]:
-    module = canonical.temporaries(parse(text))
-    assert canonical.temporaries(module) == module
+# Those that go when derivatives are made, for one statement reads their element several times.
+TERMS: tuple[tuple[str, str, str, str, list[str], tuple[tuple[int, ...], ...]], ...] = (
+    ("terms_of_a_sum", SAME, "N", """
+c : Tensor[N, D]
+c[i, d] = a[i, d] - b[i, d]
+y[i] = sum(c[i, d] * c[i, d] + abs(c[i, d]) for d in D)
+""", ["y[i] = sum((a[i, d] - b[i, d]) * (a[i, d] - b[i, d]) + abs(a[i, d] - b[i, d]) for d in D)"],
+     ((3, 2), (3, 2))),
+    ("mask_of_values", "x : In[Tensor[N, N]]", "N, N", """
+r : Tensor[N, N]
+c : Tensor[N, N]
+r[i, j] = x[i, j] * x[j, i]
+c[i, j] = r[i, j] < 1.0
+y[i, j] = c[i, j] * r[i, j]
+""", ["y[i, j] = (1.0 if x[i, j] * x[j, i] < 1.0 else 0.0) * (x[i, j] * x[j, i])"], ((3, 3),)),
+)  # fmt: skip
+
+# Those that stay then, too.
+HELD: tuple[tuple[str, str, str, str, tuple[tuple[int, ...], ...]], ...] = (
+    ("two_statements", SAME, "N, D", """
+c : Tensor[N, D]
+c[i, d] = a[i, d] - b[i, d]
+y[i, d] = c[i, d] * c[i, d]
+y[i, d] += c[i, d] * b[i, d]
+""", ((3, 2), (3, 2))),
+    ("two_places", "x : In[Tensor[N, N]]", "N, N", """
+c : Tensor[N, N]
+c[i, j] = x[i, j] * x[j, i] + x[i, i]
+y[i, j] = c[i, j] * c[j, i]
+""", ((3, 3),)),
+    ("terms_of_two_sums", SAME, "N", """
+c : Tensor[N, D]
+c[i, d] = a[i, d] - b[i, d]
+y[i] = sum(c[i, d] for d in D) + max(c[i, d] for d in D)
+""", ((3, 2), (3, 2))),
+    ("divided", SAME, "N", """
+c : Tensor[N, D]
+c[i, d] = a[i, d] / b[i, d]
+y[i] = sum(c[i, d] * c[i, d] for d in D)
+""", ((3, 2), (3, 2))),
+    ("long", SAME, "N", f"""
+c : Tensor[N, D]
+c[i, d] = a[i, d] - b[i, d]
+y[i] = sum({" + ".join(["c[i, d] * c[i, d]"] * 20)} for d in D)
+""", ((3, 2), (3, 2))),
+)  # fmt: skip
+
+
+def left(text: str, every: bool = False) -> list[str]:
+    module = canonical.temporaries(parse(text), every=every)
+    assert canonical.temporaries(module, every=every) == module
     printed = print_function(module.function("f")).strip().split("\n")[1:-1]
     return [line.strip() for line in printed if " : " not in line]
 
@@ -256,7 +305,23 @@ def test_what_stays(case: tuple[str, str, str, str, object]) -> None:
     assert any(line.startswith(("c[", "z[")) for line in left(program(params, result, body)))
 
 
-@pytest.mark.parametrize("case", one_in(3, [*CASES, *KEPT]), ids=lambda case: case[0])
+@pytest.mark.parametrize("case", TERMS, ids=lambda case: case[0])
+def test_what_one_statement_reads_goes_behind_derivatives(
+    case: tuple[str, str, str, str, list[str], object],
+) -> None:
+    _, params, result, body, expected, _ = case
+    text = program(params, result, body)
+    assert left(text, every=True) == expected
+    assert any(line.startswith(("c[", "r[")) for line in left(text))
+
+
+@pytest.mark.parametrize("case", HELD, ids=lambda case: case[0])
+def test_what_more_reads_stays(case: tuple[str, str, str, str, object]) -> None:
+    _, params, result, body, _ = case
+    assert left(program(params, result, body), every=True)[0].startswith("c[")
+
+
+@pytest.mark.parametrize("case", one_in(3, [*CASES, *KEPT, *TERMS, *HELD]), ids=lambda c: c[0])
 def test_values_and_derivatives(case: tuple[object, ...]) -> None:
     name, params, result, body, *_, shapes = case
     assert isinstance(shapes, tuple)

@@ -64,10 +64,10 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "shapes" in wanted:
         module = layouts(units(shapes(channels(module))))
     if "temporaries" in wanted:
-        module = temporaries(module)
+        module = temporaries(module, every=every)
         # Loops stay that a temporary would make too large, which may be gone now.
         if "loops" in wanted and (without := loops(module)) != module:
-            module = temporaries(without)
+            module = temporaries(without, every=every)
         if "conditions" in wanted:  # on masks that were tensors
             module = conditions(module)
     if "scans" in wanted:

@@ -84,16 +84,25 @@ class Definition:
     def cheap(self) -> bool:
         """Whether the value may be computed for each of several reads."""
         names = {axis.name for axis in self.axes}
-        large = set()
+        reads = (node for node in walk(self.value) if isinstance(node, Index))
+        large = {
+            r for r in reads if isinstance(r.base.type, TensorType) and free_variables(r) >= names
+        }
+        return self.light and len(large) <= 1
+
+    @property
+    def light(self) -> bool:
+        """Whether the value is short, of quick arithmetic."""
+        names = {axis.name for axis in self.axes}
         for count, node in enumerate(walk(self.value)):
-            if count > LARGEST or (isinstance(node, Builtin) and BUILTINS[node.name].costly):
-                return False
             match node:
-                case Index(Var(_, TensorType())) if free_variables(node) >= names:
-                    large.add(node)
+                case Builtin(name) if BUILTINS[name].costly:
+                    return False
                 case Binary("/" | "//" | "%" | "**", _, right) if free_variables(right) >= names:
                     return False
-        return len(large) <= 1
+            if count > LARGEST:
+                return False
+        return True
 
     @property
     def masks(self) -> bool:

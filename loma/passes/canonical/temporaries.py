@@ -9,6 +9,10 @@ like ``w[t, q] = a[t] * k[q]``, on a triangle or not, as a factor of ``sum(w[t, 
 in Q)``: the sum does without ``w``. Weights ``w[t, q] = e[t, q] / z[t]`` go into it, too, and then
 the sum is divided, unless there may be nothing to sum: 0 / 0 would not be 0. A mask, which is made
 of indices alone, goes into every read that is no operand of a product of matrices.
+
+Behind derivatives, short arithmetic goes into a statement that reads it several times, too, if it
+is the only one and reads one element in each iteration: ``r[i] = abs(a[i] - b[i])`` into
+``s += r[i] * r[i] if r[i] < 1.0 else r[i]``, where C++'s compiler finds what stands there twice.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Binary, Call, Declare, Expr, For, Function, If, Index, IndexAssign,
     IntConst, IntType, Module, Op, Reduce, Stmt, TensorType, Var, ZeroPad, replace,
 )  # fmt: skip
+from loma.core.ops import PREDICATES
 from loma.core.sizes import size_variables
 from loma.core.walk import (
     children, depth, exchanged, expressions, free_variables, map_blocks, map_children,
@@ -34,18 +39,20 @@ from loma.passes.liveness import covers
 
 Extents = Mapping[str, Expr]
 
+LONGEST = 160  # nodes of a statement into which a value goes several times
 DEEPEST = 40  # levels of an expression: analyses of deeper ones take long
 
 
-def temporaries(module: Module, weights: bool = False) -> Module:
+def temporaries(module: Module, weights: bool = False, every: bool = False) -> Module:
     """The pass on every tensor function of a module; ``weights``: only on what is read by sums of
-    products alone, which do without its scale."""
-    return map_tensor_functions(module, lambda function: without_temporaries(function, weights))
+    products alone, which do without its scale; ``every``: also on what one statement reads several
+    times, for which derivatives would have several adjoints."""
+    return map_tensor_functions(module, lambda f: without_temporaries(f, weights, every))
 
 
-def without_temporaries(function: Function, weights: bool = False) -> Function:
+def without_temporaries(function: Function, weights: bool = False, every: bool = False) -> Function:
     """The pass on a function."""
-    return _Temporaries(function, weights).run()
+    return _Temporaries(function, weights, every).run()
 
 
 class _Kept(Exception):
@@ -53,8 +60,8 @@ class _Kept(Exception):
 
 
 class _Temporaries:
-    def __init__(self, function: Function, weights: bool) -> None:
-        self._function, self._weights = function, weights
+    def __init__(self, function: Function, weights: bool, every: bool) -> None:
+        self._function, self._weights, self._every = function, weights, every
         self._along = frozenset[str]()  # what reductions around a read run along, each value once
         self._is_size = frozenset(size_variables(function)).__contains__
         self._local = {
@@ -69,7 +76,13 @@ class _Temporaries:
         position = 0
         while position < len(body):
             new = self._without(body, position, around)
-            position, body = (position + 1, body) if new is None else (position, new)
+            if new is None:
+                position += 1
+                continue
+            # What it was made of has other reads now.
+            own = mentioned_names((body[position],))
+            earlier = (k for k in range(position) if own & written((body[k],)))
+            position, body = next(earlier, position), new
         return tuple(self._inside(stmt, around or {}) for stmt in body)
 
     def _inside(self, stmt: Stmt, around: Extents) -> Stmt:
@@ -93,6 +106,7 @@ class _Temporaries:
             return None
         reads = sum(_count(name, stmt) for stmt in statements(alive))
         plain = found.copies or reads == 1 or (found.cheap and not found.sums)
+        plain = plain or (self._every and _reads_at_one_place(found, alive))
         again = _old(found.tensor).name in found.inputs
         used = reads or found.whole is not None
         if not used or not plain or (found.inputs | ({name} if again else set())) & written(alive):
@@ -129,6 +143,8 @@ class _Temporaries:
         whole = covers(stmt) and all(isinstance(s, Var) for s in subscripts)
         if not whole and (around is not None or name in mentioned_names(_undeclared(before))):
             return None
+        if isinstance(value, Binary) and value.op in PREDICATES and not _fits(tensor, value):
+            value = b.select(value, b.flt(1.0), b.flt(0.0))  # a mask
         found = Definition(tensor, own, offsets, value, not whole, frozenset(around or ()))
         body = value
         if isinstance(value, Reduce) and value.kind == "sum":
@@ -383,6 +399,21 @@ def _sets(name: str, stmt: Stmt) -> bool:
 
 def _undeclared(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     return tuple(s for s in body if not (isinstance(s, Declare) and s.value is None))
+
+
+def _reads_at_one_place(found: Definition, body: tuple[Stmt, ...]) -> bool:
+    """Whether one statement is all that reads a tensor, and one element of it in each of its
+    iterations: a loop computes what is light once, however often it stands there."""
+    readers = [stmt for stmt in statements(body) if _count(found.tensor.name, stmt)]
+    if len(readers) != 1 or not isinstance(readers[0], IndexAssign) or found.sums:
+        return False
+    value = readers[0].value
+    value = value.body if isinstance(value, Reduce) else value
+    nodes = list(walk(value))
+    reads = [node for node in nodes if isinstance(node, Index) and node.base == found.tensor]
+    length = len(nodes) + len(reads) * sum(1 for _ in walk(found.value))
+    inside = any(isinstance(node, Reduce) for node in nodes)
+    return found.light and not inside and len(set(reads)) == 1 and length <= LONGEST
 
 
 def _fits(tensor: Var, value: Expr) -> bool:
