@@ -15,7 +15,7 @@ import pytest
 import loma
 from conftest import ROOT
 from loma import cache, config, pipeline
-from loma.backends import toolchain
+from loma.backends import compilers, toolchain
 from loma.backends.cfamily.source import GeneratedSource
 from loma.backends.torch.files import RUNTIME_FOLDERS, quoted, runtime_file
 from loma.backends.torch.parts import Parts
@@ -311,3 +311,22 @@ def test_the_light_prelude_has_no_header_of_torch(tmp_path: Path) -> None:
     headers = toolchain.detect().compile(arguments, made).read_text().split()
     assert any(header.endswith("light_tensors.h") for header in headers)
     assert [header for header in headers if "/torch/include/" in header] == []
+
+
+def test_choices_under_one_condition_run_in_vectors(tmp_path: Path) -> None:
+    """What GCC makes a path for, each outcome of the conditions, no loop over vectors can take."""
+    tools = toolchain.detect()
+    if "Free Software Foundation" not in compilers.versions(tools.compiler)[0]:
+        pytest.skip("not GCC")
+    source = tmp_path / "choices.cpp"
+    source.write_text("""
+void choices(float* __restrict y, const float* __restrict x, float s, long n) {
+  for (long i = 0; i < n; ++i)
+    y[i] = (x[i] > 1 ? s : 0.0f) + (!(x[i] > 1) && x[i] < -1 ? -s : 0.0f)
+         + (!(x[i] > 1) && !(x[i] < -1) ? s * x[i] : 0.0f);
+}
+""")
+    flags = [flag for flag in tools.flags if not flag.startswith("-D")]
+    run = [*tools.compiler, *flags, "-O3", "-fopt-info-vec", "-c", str(source), "-o", os.devnull]
+    found = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert "loop vectorized" in found.stderr
