@@ -34,6 +34,7 @@ from loma.core.names import Names, names_of
 from loma.core.sizes import size_variables
 from loma.core.walk import numbered
 from loma.passes.canonical.recurrences.scans import scans
+from loma.passes.first_write import first_writes
 from loma.passes.peeling import peeled
 
 
@@ -45,7 +46,8 @@ def fuse(
     goes through, where kernels have sums over their index, 0 if they have none. ``flat``: an
     iteration has one value of all indices that its statements share, as there are many threads."""
     if "scans" in config.optimisations():
-        function = peeled(scans(function, ("sum",), elementwise=flat))
+        function = scans(function, ("sum",), elementwise=flat)
+        function = peeled(replace(function, body=first_writes(function.body)))
 
     def steps(function: Function) -> tuple[Step, ...]:
         function = replace(function, body=numbered(beside(function).body))

@@ -8,19 +8,19 @@ adds to what ``x[i] = 0.0`` or another number has filled, as loops over elements
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from loma.core import builder as b, sizes
 from loma.core.axes import runs_over, target_axes
 from loma.core.distinct import fill_together
 from loma.core.effects import written
 from loma.core.ir import (
-    Assign, Axis, Declare, Expr, FloatConst, Index, IndexAssign, IntConst, Module, Op, Reduce, Stmt,
-    TensorType, Var, Zero, ZeroPad, replace,
+    Assign, Axis, Declare, Expr, FloatConst, For, Index, IndexAssign, IntConst, Module, Op, Reduce,
+    Stmt, TensorType, Var, Zero, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.ops import OPS
-from loma.core.walk import children, free_variables, map_blocks, mentioned_names
-from loma.passes.liveness import covers
+from loma.core.walk import children, free_variables, map_blocks, mentioned_names, root
+from loma.passes.liveness import covers, filling
 
 
 def first_write(module: Module) -> Module:
@@ -54,9 +54,21 @@ def first_writes(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
                 out[later] = None
             case IndexAssign(target, "+=") if covers(use) and name not in free_variables(use.value):
                 out[later] = assigned(use)
+            case For():
+                own = (s for s in filling(use) if root(s.target) == name and s.op == "+=")
+                new = {s: assigned(s) for s in own}  # sums may be added up panel by panel
+                new = {s: n for s, n in new.items() if not isinstance(n.value, Reduce)}
+                out[later] = _replaced(use, new)
             case _:
                 pass
     return tuple(stmt for stmt in out if stmt is not None)
+
+
+def _replaced(stmt: Stmt, new: Mapping[IndexAssign, IndexAssign]) -> Stmt:
+    """A loop with others for statements in it."""
+    if isinstance(stmt, IndexAssign):
+        return new.get(stmt, stmt)
+    return map_blocks(stmt, lambda body: tuple(_replaced(s, new) for s in body)) if new else stmt
 
 
 def _filled(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

@@ -6,17 +6,20 @@ at the start of a body is all that the body needs to be given.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Literal, TypeAlias
 
 from loma.core.distinct import fills, unproved
 from loma.core.effects import effects, written
 from loma.core.ir import (
-    Assign, Call, CallStmt, Declare, For, Function, If, Index, IndexAssign, Return, Stmt,
+    INT, Assign, Axis, Call, CallStmt, Declare, For, Function, If, Index, IndexAssign, Return, Stmt,
     TensorType, Unpack, Var, While, Zero, remembered, replace,
 )  # fmt: skip
+from loma.core.sizes import arith, constant
 from loma.core.walk import (
-    blocks, free_variables, mentioned_names, own_names, reads_of_type, root, subscripts,
+    blocks, free_variables, mentioned_names, own_names, reads_of_type, root, subscripts, variables,
+    walk,
 )  # fmt: skip
 
 Visit = Callable[[Stmt, frozenset[str]], None]
@@ -34,6 +37,49 @@ def covers(stmt: IndexAssign) -> bool:
     if not isinstance(target, Index) or not isinstance(target.base.type, TensorType):
         return False
     return fills(target, stmt.axes)
+
+
+@remembered
+def filling(loop: For) -> tuple[IndexAssign, ...]:
+    """Statements that write every element of their target in the course of a loop, each of them
+    once, where the loop does nothing else with that tensor but read what rounds before wrote."""
+    return _filling(loop, (), written(loop.body))
+
+
+def _filling(loop: For, around: tuple[Axis, ...], changing: set[str]) -> tuple[IndexAssign, ...]:
+    counters = (*around, Axis(loop.counter, loop.extent))
+    found: list[IndexAssign] = []
+    for stmt in loop.body:
+        if isinstance(stmt, For):
+            found += _filling(stmt, counters, changing)
+        if not isinstance(stmt, IndexAssign) or not isinstance(stmt.target, Index):
+            continue
+        axes = (*counters, *stmt.axes)
+        place = {name for subscript in stmt.target.subscripts for name in free_variables(subscript)}
+        used = place.union(*(free_variables(axis.extent) for axis in axes))
+        once = place.issuperset(axis.name for axis in counters) and used.isdisjoint(changing)
+        if once and _reads_back(stmt, loop) and fills(stmt.target, axes):
+            found.append(stmt)
+    named = Counter(name for stmt in loop.body for name in mentioned_names((stmt,)))
+    return tuple(stmt for stmt in found if named[root(stmt.target)] == 1)
+
+
+def _reads_back(stmt: IndexAssign, loop: For) -> bool:
+    """Whether a statement reads nothing of its target but what earlier rounds of the loop wrote."""
+    assert isinstance(stmt.target, Index)
+    name, counter = root(stmt.target), Var(loop.counter, INT)
+    reads = [n for n in walk(stmt.value) if isinstance(n, Index) and n.tensor.name == name]
+    if Counter(variables(stmt.value))[name] != len(reads):
+        return False
+    for read in reads:
+        pairs = zip(stmt.target.subscripts, read.subscripts, strict=True)
+        moved = [(own, there) for own, there in pairs if own != there]
+        if len(moved) != 1 or moved[0][0] != counter:
+            return False
+        back = constant(arith("-", *(reversed(moved[0]) if loop.backwards else moved[0])))
+        if back is None or back < 1:
+            return False
+    return True
 
 
 def set_first(name: str, body: tuple[Stmt, ...]) -> bool:
@@ -179,6 +225,8 @@ class Liveness:
             case For() | While():
                 new, before = self._loop(stmt, frozenset(live))
                 live |= before
+                if isinstance(new, For):
+                    live -= {root(inner.target) for inner in filling(new) if inner.op == "="}
                 return new
             case _:
                 return self._leaf(stmt, live)

@@ -7,7 +7,7 @@ import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 from test_loops import program
 
-from loma import passes
+from loma import passes, pipeline
 from loma.core.printer import print_function
 from loma.frontend import parse
 
@@ -33,6 +33,30 @@ CASES: tuple[tuple[str, str, str | None], ...] = (
     ),
     ("a_part_between_reads", "z : Tensor[N]\ny[0] += x[0, 0]\nz[i] = y[i]\ny[i] += z[i]", None),
     ("of_itself", "y[i] = 1.0\ny[i] += x[i, 0] * y[i]", None),
+    ("in_a_loop", "for t in range(N):\n    y[t] += x[t, 0]", "y[t] = x[t, 0]"),
+    (
+        "in_a_loop_that_looks_back",
+        "for t in range(N):\n    y[t] += x[t, 0] * (y[t - 1] if t > 0 else 1.0)",
+        "y[t] = x[t, 0] * (y[t - 1] if t > 0 else 1.0)",
+    ),
+    (
+        "in_a_loop_that_looks_ahead",
+        "for t in range(N):\n    y[t] += x[t, 0] * (1.0 + (y[t + 1] if t + 1 < N else 0.0))",
+        None,
+    ),
+    (
+        "in_a_loop_that_reads_another_place",
+        "for t in range(N):\n    y[t] += x[t, 0] * (1.0 + y[0])",
+        None,
+    ),
+    ("in_a_loop_over_a_part", "for t in range(N - 1):\n    y[t] += x[t, 0]", None),
+    ("in_a_loop_several_times", "for t in range(2 * N):\n    y[t // 2] += x[t // 2, 0]", None),
+    ("in_a_loop_twice", "for t in range(N):\n    y[t] += x[t, 0]\n    y[0] += x[t, 0]", None),
+    (
+        "in_a_loop_at_a_place_that_changes",
+        "j : int = 0\nfor t in range(N):\n    j = t // 2\n    y[j] += x[t, 0]",
+        None,
+    ),
 )
 
 
@@ -55,3 +79,22 @@ def test_values_and_derivatives(case: tuple[str, str, str | None]) -> None:
         x = torch.randn(rows, 2, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
         for change in (passes.first_write, passes.optimise):
             compare(Point(case[0], whole, "f", (x,)), Changed(whole, verified(change)))
+
+
+@pytest.mark.parametrize(
+    ("count", "written", "zeros"),
+    [
+        ("M", "y[i, t] = s[i]", False),
+        ("M", "y[i, t] += s[i]", False),
+        ("M", "y[i, M - 1 - t] = s[i]", False),
+        ("M - 1", "y[i, t] = s[i]", True),
+        ("M", "y[i, t // 2] = s[i]", True),
+        ("M", "y[i, t] = s[i] + (y[i, t + 1] if t + 1 < M else 0.0)", True),
+        ("M", "y[i, t] = s[i]\n    s[i] += y[i, 0]", True),
+    ],
+)
+def test_what_a_loop_fills_needs_no_zeros(count: str, written: str, zeros: bool) -> None:
+    body = f"s : Tensor[N]\nfor t in range({count}):\n    s[i] += x[i, t]\n    {written}"
+    shown = pipeline.stage_text(program(X, "N, M", body), "schedule", "f")
+    assert "allocate y" in shown
+    assert ("allocate y, zeros" in shown) == zeros, shown
