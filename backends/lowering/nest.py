@@ -26,7 +26,7 @@ from loma.core import builder as b
 from loma.core import sizes
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Builtin, Expr, FloatConst, FloatType, Index, IntConst, NoDiff,
-    Reduce, Select, Type, Var, ZeroPad,
+    Reduce, Select, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.walk import children, free_variables, map_children, walk
 
@@ -96,18 +96,11 @@ class Nest(ABC):
                 return self.reduce(expr)
             case NoDiff(operand) | Builtin(marks.HELD | marks.CHECKED, (operand,)):
                 return self.value(operand)
-            case Select(Builtin(marks.EXISTS, (ZeroPad() as pad,)), then, other):
-                tests = self._exists(pad)
-                if not tests:
-                    return self.value(then)
-                first, second = self.value(then), self.value(other)
-                return Select(b.every(tests), first, second, expr.type, expr.span)
-            case Select(cond, then, other):
-                with self._conditional():
-                    first, second = self.value(then), self.value(other)
-                kept = self.keeper.condition(cond) if self.keeper is not None else None
-                test = self.value(cond) if kept is None else kept
-                return Select(test, first, second, expr.type, expr.span)
+            case Select():
+                return self._select(expr, self.value)
+            case Builtin("max" | "min", (FloatConst() as constant, other)):
+                # Only the second operand is asked whether it is NaN.
+                return self.value(replace(expr, args=(other, constant)))
             case Binary("and" | "or" as op, left, right):
                 first = self.value(left)
                 with self._conditional():
@@ -118,23 +111,50 @@ class Nest(ABC):
                 self._matters -= 1
                 return found
             case _:
-                take = self._operand if quotients.rounds(expr) else self.value
+                take = self.operand if quotients.rounds(expr) else self.value
                 return map_children(expr, take)
 
-    def _operand(self, expr: Expr) -> Expr:
+    def _select(self, expr: Select, take: Callable[[Expr], Expr]) -> Expr:
+        match expr:
+            case Select(Builtin(marks.EXISTS, (ZeroPad() as pad,)), then, other):
+                tests = self._exists(pad)
+                if not tests:
+                    return take(then)
+                first, second = take(then), take(other)
+                return Select(b.every(tests), first, second, expr.type, expr.span)
+            case Select(cond, then, other):
+                with self._conditional():
+                    first, second = take(then), take(other)
+                kept = self.keeper.condition(cond) if self.keeper is not None else None
+                test = self.value(cond) if kept is None else kept
+                return Select(test, first, second, expr.type, expr.span)
+
+    def operand(self, expr: Expr) -> Expr:
         """A value within larger arithmetic: a quotient by what the loop does not change is a
-        product."""
+        product, and one of two such values is kept before the loop."""
+        kept = self.keeper.value(expr) if self.keeper is not None else None
+        if kept is not None:
+            return kept
         inner = self.frame.inner
         match expr:
+            case Select(type=FloatType()):
+                return self._select(expr, self.operand)
+            case Unary("-", child):
+                return replace(expr, operand=self.operand(child))
             case Binary("/", top, right, FloatType()) if (
                 self._inverts and inner is not None and self._matters == 0
             ):
-                value, by = self._operand(top), self.value(right)
+                value, by = self.operand(top), self.value(right)
                 number = self._stays(by, inner) and quotients.is_number(by)
-                if not number or self._stays(value, inner):
+                if number and self._stays(value, inner):
+                    return self._keep("quotient", Binary("/", value, by, FLOAT, expr.span))
+                if not number:
                     return Binary("/", value, by, FLOAT, expr.span)
                 if isinstance(by, FloatConst):
                     return quotients.by_constant(value, by)
+                if by.type == INT:
+                    inverse = self._keep("inverse", b.binary("/", b.flt(1.0), by))
+                    return b.binary("*", value, inverse, expr.span)
                 scale = self._keep("scale", quotients.scale(by))
                 inverse = self._keep("inverse", quotients.inverse(by, scale))
                 return b.binary("*", b.binary("*", value, scale), inverse, expr.span)

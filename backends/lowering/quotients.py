@@ -4,7 +4,8 @@
 power of two ``s``, 1 for most numbers, keeps it among the normal numbers, so that whatever c is (0,
 infinite, tiny), only the last bits of a quotient differ. And those only where they do not matter: a
 quotient that a statement stores, or that is compared or rounded to an integer, is divided, as
-``6 / 3`` has to be 2; within larger arithmetic, which is rounded anyway, it is a product.
+``6 / 3`` has to be 2; within larger arithmetic, which is rounded anyway, it is a product, under a
+condition, too. One of two such values is kept as it is.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from loma.backends.schedule.target import Target
 from loma.core import builder as b
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT,
     Binary,
     Builtin,
     Call,
@@ -64,7 +64,7 @@ def is_number(expr: Expr) -> bool:
     changes none of its variables."""
     parts = list(walk(expr))
     return not any(isinstance(part, Index | Reduce | Call) for part in parts) and any(
-        part.type == FLOAT and constant(part) is None for part in parts
+        constant(part) is None for part in parts
     )
 
 

@@ -114,8 +114,10 @@ def reduction(
     lanes = Lanes(Var(f"{result.name}in_", result.type), kind, dtype, form)
     inner, counter = axes[-1], Var(axes[-1].name, INT)
 
+    take = nest.operand if kind == "sum" else nest.value
+
     def make() -> Node:
-        return UpdateLanes(lanes, counter, nest.value(body), load=lanes.compares)
+        return UpdateLanes(lanes, counter, take(body), load=lanes.compares)
 
     def then() -> list[Node]:
         if not lanes.compares:

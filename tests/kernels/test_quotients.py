@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -20,7 +21,8 @@ def f(x : In[Tensor[N, M]], c : In[Tensor[N]], w : In[Tensor[M]], s : In[float],
 """  # noqa: E501
 PRODUCTS = (
     "x[i, j] / c[i] + 1.0", "x[i, j] / s * x[i, j]", "1.0 - sqrt(x[i, j] / (s * s + 1.0))",
-    "x[i, j] / c[i] / s + 1.0", "w[j] - (2.0 * x[i, j] / s - 1.0)",
+    "x[i, j] / c[i] / s + 1.0", "w[j] - (2.0 * x[i, j] / s - 1.0)", "w[j] * x[i, j] / k + 1.0",
+    "1.0 + (x[i, j] / s if w[j] > 0.0 else 0.0)", "1.0 - -(x[i, j] / c[i])",
 )  # fmt: skip
 QUOTIENTS = (
     "x[i, j] / c[i]", "x[i, j] / w[j] + 1.0", "floor(x[i, j] / s + 0.5)", "1.0 / s + x[i, j]",
@@ -46,6 +48,45 @@ def test_products(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("value", QUOTIENTS)
 def test_quotients(value: str) -> None:
     assert "inverse" not in _tree(value)
+
+
+def test_a_quotient_of_what_a_loop_does_not_change_is_kept_before_it() -> None:
+    shown = _tree("x[i, j] * (c[i] / (1.0 + c[i])) if c[i] > 0.0 else 0.0")
+    assert "$quotient" in shown.split("vector for")[0]
+    assert "/" not in shown.split("vector for")[1]
+
+
+def test_terms_of_a_sum() -> None:
+    text = "def f(x : In[Tensor[N]]) -> float:\n    s : float\n"
+    text += "    s += x[i] / N if x[i] > 0.5 else 0.0\n    return s\n"
+    module = pipeline.program(text, "text").module
+    function = module.function("f")
+    shown = print_lowered(function, tree_of(function, module))
+    assert re.search(r"inverse\d = 1.0 / N", shown)
+
+
+def test_a_constant_is_the_second_operand_of_max() -> None:
+    """The first one is not asked whether it is NaN."""
+    assert "max(x[$i.j], 2.0)" in _tree("max(2.0, x[i, j])")
+
+
+def test_gradients_of_quotients_under_a_condition() -> None:
+    text = """
+def f(s : In[Tensor[N, D]]) -> Tensor[N, D]:
+    n : Tensor[N]
+    v : Tensor[N, D]
+    n[i] = sqrt(sum(s[i, d] ** 2 for d in D))
+    v[i, d] = n[i] ** 2 / (1.0 + n[i] ** 2) * (s[i, d] / n[i]) if n[i] > 0.5 else max(0.0, s[i, d]) / D
+    return v
+"""  # noqa: E501
+    s = torch.linspace(-1, 1, 35, dtype=torch.float64).reshape(7, 5).requires_grad_()
+    n = s.norm(dim=1, keepdim=True)
+    right = torch.where(n > 0.5, n**2 / (1 + n**2) * (s / n), s.clamp(min=0) / 5)
+    found = loma.compile(text).f(s)
+    weight = torch.cos(torch.arange(35.0, dtype=torch.float64)).reshape(7, 5)
+    torch.testing.assert_close(found, right)
+    grads = [torch.autograd.grad(value, s, weight)[0] for value in (found, right)]
+    torch.testing.assert_close(*grads)
 
 
 def test_a_constant() -> None:
