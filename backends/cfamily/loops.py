@@ -56,7 +56,7 @@ class LoopText(Expressions):
         return c.Token(name)
 
     def _pointer(self, tensor: Var) -> str:
-        if tensor.name == schedule.PARTS or tensor.name in self._locals:
+        if tensor.name.startswith(schedule.PARTS.rstrip("_")) or tensor.name in self._locals:
             return local_name(tensor.name)
         name = f"{self.context.variable(tensor)}_data_"
         self.pointers.setdefault(tensor.name, (name, tensor))

@@ -105,7 +105,7 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
             body.extend(dedented(inside.lines))
         for check in tree.checks:
             write_check(body, context, check)
-    total = tree.total
+    total = next(iter(tree.totals), None)
     if total is not None:
         number = scalar_type(total.type, total.span)
         launch.pointer(

@@ -39,7 +39,7 @@ def in_registers(launch: Launch) -> frozenset[str]:
 def _is_alike(tree: Parallel, registers: Iterable[str]) -> bool:
     """Whether all threads of a team may run a loop, one step of it, and find the same: what it
     writes to memory, by one of them, it does not read."""
-    if tree.count != _ONE or tree.needs or tree.total is not None:
+    if tree.count != _ONE or tree.needs or tree.totals:
         return False
     return not (_writes(tree).difference(registers) & _reads(tree))
 

@@ -80,7 +80,7 @@ def make_tree(
         sizes.product(tuple(loop.axis.extent for loop in flat)), IntConst(steps(body)),
         tuple(_used(before, inside)), written(stmt.target), (source,),
         tuple(dict.fromkeys(name for loop in flat for name in loop.parts)), needs(context, stmt),
-        stmt.target if isinstance(stmt.target, Var) else None, tuple(nest.checks), team,
+        (stmt.target,) if isinstance(stmt.target, Var) else (), tuple(nest.checks), team,
         flat[-1].axis.extent if flat and isinstance(stmt.target, Index) else None,
     )  # fmt: skip
 

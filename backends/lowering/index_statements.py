@@ -170,7 +170,7 @@ def _tree(
     alone = plan.inner is None and not (plan.parallel or plan.around or plan.summed)
     if context.serial or not context.machine.threads or (alone and context.kernel is not None):
         return _in_place(context, nest, plan)
-    total = target if isinstance(target, Var) else None
+    total = (target,) if isinstance(target, Var) else ()
     loops, chunked = _shared_loops(plan)
     around = [] if total else [loop.axis for loop in plan.around]
     if total:

@@ -2,8 +2,9 @@
 
 ``m[c] = sum(x[n, c] for n in N)`` and ``s[c] = sum(x[n, c] * y[n, c] for n in N)`` have the same
 loops. A tree of both has each loop once, with the running sums of both inside; what each of them
-computes, and in which order, stays as it was. So have statements along rows for which the same
-places are kept (:mod:`loma.backends.lowering.kept`): one tree of both keeps these once.
+computes, and in which order, stays as it was: sums of everything have parts of their own. One
+tree of statements along rows for which the same places are kept
+(:mod:`loma.backends.lowering.kept`) keeps these once.
 
 In a kernel statements over the same elements run in one loop, too, where each reads of what the
 other writes but the element at hand: ``d[j] += r`` and ``x[j] = e[j] * d[j]``. It is read from a
@@ -19,14 +20,16 @@ from dataclasses import replace
 from loma.backends.schedule.host import Allocate, HostNode, Unit
 from loma.backends.schedule.ir import (
     Blocks, Fill, Groups, If, Lanes, Let, Loop, Node, Parallel, Part, Store, StoreLanes, Tiles,
-    UpdateLanes,
+    UpdateLanes, parts_of,
 )  # fmt: skip
 from loma.backends.schedule.target import Target
 from loma.backends.schedule.walk import (
     Block, declared, map_blocks, map_expressions, mentioned, nodes,
 )  # fmt: skip
 from loma.core import sizes
-from loma.core.ir import INT, Binary, Expr, Index, IndexAssign, Stmt, Var
+from loma.core.ir import (
+    INT, Binary, Expr, Index, IndexAssign, IntConst, Stmt, TensorType, Var,
+)  # fmt: skip
 from loma.core.walk import free_variables, mentioned_names, substitute, walk
 
 _LOOPS = Loop | Tiles | Blocks | If
@@ -81,14 +84,15 @@ def tree(
     there are registers for, or have teams, or go along rows with the same kept places; and neither
     looks at what the other one writes, but that they may write other elements of one tensor
     (``apart``)."""
-    if first.total or second.total or first.checks or second.checks:
+    totals = len(first.totals) + len(second.totals)
+    if first.checks or second.checks or (totals and machine.teams):
         return None
     sums = [_sums(tree.body) for tree in (first, second)]
     teams = first.team is not None and first.team == second.team
     in_lanes = all(sums) and sum(sums) * machine.tile <= machine.accumulators
     if not (teams or in_lanes) and not (_keeps(first.body) and _keeps(second.body)):
         return None
-    writes = {var.name for var in first.writes}, {var.name for var in second.writes}
+    writes = [{var.name for var in (*tree.writes, *tree.totals)} for tree in (first, second)]
     own = writes[0] & writes[1] if apart else set()
     if writes[0] & _used(second) - own or writes[1] & _used(first) - own:
         return None
@@ -101,6 +105,9 @@ def tree(
 def _same_loops(first: Parallel, second: Parallel) -> Block | None:
     """The bodies as one; None where the loops differ."""
     names: dict[str, Expr] = {second.counter.name: first.counter}
+    for k, (name, total) in enumerate(second.parts.items()):
+        parts = TensorType((IntConst(1),), "int" if total.type == INT else "float")
+        names[name] = Var(parts_of(len(first.totals) + k), parts)
     if (first.count, first.needs) != (second.count, second.needs):
         return None
     try:
@@ -115,6 +122,7 @@ def _joined(first: Parallel, second: Parallel, body: Block) -> Parallel:
         work=sizes.total((first.work, second.work)),
         body=body,
         writes=tuple(dict.fromkeys((*first.writes, *second.writes))),
+        totals=(*first.totals, *second.totals),
         source=first.source if first.source == second.source else first.source + second.source,
     )
 

@@ -53,9 +53,9 @@ def _write_tree(writer: Writer, context: CppContext, tree: Parallel | InPlace) -
         _write_call(writer, context, text, inside, tree)
     for check in tree.checks:
         write_check(writer, context, check)
-    if isinstance(tree, Parallel) and tree.total is not None:
-        total = context.variable(tree.total)
-        writer.line(f"for (const auto part_ : parts_) {total} += part_;")
+    for parts, total in tree.parts.items() if isinstance(tree, Parallel) else ():
+        added = f"{context.variable(total)} += part_;"
+        writer.line(f"for (const auto part_ : {local_name(parts)}) {added}")
 
 
 def _write_call(
@@ -64,9 +64,9 @@ def _write_call(
     name = f"{cpp_name(context.function.name)}__loop{len(context.loops) + 1}"
     writes = {var.name for var in tree.writes}
     given: list[tuple[str, str]] = []  # parameters, arguments
-    if tree.total is not None:
-        number = scalar_type(tree.total.type, tree.total.span)
-        given.append((f"{number}* __restrict parts_", "parts_.data()"))
+    for parts, total in tree.parts.items():
+        own, number = local_name(parts), scalar_type(total.type, total.span)
+        given.append((f"{number}* __restrict {own}", f"{own}.data()"))
     for base, (pointer, tensor) in text.pointers.items():
         type_, argument = data(context, tensor, base in writes)
         given.append((f"{type_} __restrict {pointer}", argument))
@@ -86,9 +86,10 @@ def _write_call(
     count = iterations(context, tree)
     if tree.checks:
         writer.declare("loma::Outside outside_;")
-    if tree.total is not None:
-        many = c.call("std::max<int64_t>", count, c.number(0))
-        writer.declare(f"std::vector<{number}> parts_({c.text(many)});")
+    many = c.call("std::max<int64_t>", count, c.number(0))
+    for parts, total in tree.parts.items():
+        number = scalar_type(total.type, total.span)
+        writer.declare(f"std::vector<{number}> {local_name(parts)}({c.text(many)});")
     run = "parallel(" if context.pointers is None else "inside(nested_, "
     amount = c.list_text((count, context.ints(tree.work)))
     body = "[&](int64_t begin_, int64_t end_)"

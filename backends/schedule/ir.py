@@ -342,12 +342,17 @@ class Team:
     around: Expr | None = None
 
 
+def parts_of(number: int) -> str:
+    """The name of the parts of a loop's total with that number."""
+    return f"@parts{number + 1}_" if number else PARTS
+
+
 @dataclass(frozen=True, slots=True)
 class Parallel:
     """``body`` for every value of ``counter`` in range(count), in parallel.
 
     ``work``: about how many steps of arithmetic an iteration takes. ``needs``: extents without
-    which, if one of them is 0, nothing runs. ``total``: the scalar to which the parts of all
+    which, if one of them is 0, nothing runs. ``totals``: the scalars to which the parts of all
     iterations are added, in order. ``writes``: the tensors that are written. ``source``: the
     statements that it runs. ``over``: the axes of theirs whose values threads share. ``team``: the
     threads of an iteration, where that may have several. ``row``: the extent of the axis whose
@@ -362,10 +367,15 @@ class Parallel:
     source: tuple[Stmt, ...]
     over: tuple[str, ...] = ()
     needs: tuple[Expr, ...] = ()
-    total: Var | None = None
+    totals: tuple[Var, ...] = ()
     checks: tuple[Check, ...] = ()
     team: Team | None = None
     row: Expr | None = None
+
+    @property
+    def parts(self) -> dict[str, Var]:
+        """The totals by the names of their parts."""
+        return dict(zip(map(parts_of, range(len(self.totals))), self.totals, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

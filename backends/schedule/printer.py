@@ -40,8 +40,8 @@ def print_tree(tree: Parallel | InPlace) -> str:
             facts = [f"{text(tree.work)} steps each"]
             if tree.needs:
                 facts.append(f"if all of {', '.join(map(text, tree.needs))} are positive")
-            if tree.total is not None:
-                facts.append(f"adds the parts of all to {name(tree.total)}")
+            if tree.totals:
+                facts.append(f"adds the parts of all to {', '.join(map(name, tree.totals))}")
             if tree.team is not None:
                 facts.append(f"a team for {text(tree.team.extent)}" + " across" * tree.team.across)
         case InPlace():

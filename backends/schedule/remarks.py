@@ -77,7 +77,7 @@ def _gpu_words(nodes: Sequence[HostNode]) -> Iterator[str]:
                 if team is not None:
                     own = f"{own}; threads share" if over else "a kernel whose threads share"
                     own = f"{own} {text(team.extent)} steps"
-                waits = "" if node.total is None else "; the host waits for the number"
+                waits = "; the host waits for the number" if node.totals else ""
                 yield own + waits
             case InPlace():
                 yield "a kernel of one thread"

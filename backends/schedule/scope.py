@@ -135,9 +135,8 @@ class Scope:
             self.known(base, "part")
             return
         tree, known = self.tree, self.outside(base.name)
-        if base.name == ir.PARTS:
-            known = isinstance(tree, Parallel) and tree.total is not None
-        self.require(known, f"no tensor '{base.name}' is known")
+        own = isinstance(tree, Parallel) and base.name in tree.parts
+        self.require(own or known, f"no tensor '{base.name}' is known")
 
     def element(self, read: Index) -> None:
         self.tensor(read.base)

@@ -52,15 +52,15 @@ class _Verifier(Scope):
         if isinstance(tree, Parallel):
             extents = (tree.team.extent,) if tree.team is not None else ()
             self.host_ints(tree.count, tree.work, *extents, *tree.needs)
-            if tree.total is not None:
-                self.number(tree.total)
+            for total in tree.totals:
+                self.number(total)
             self.independent = 1
             self.declare(tree.counter)
         self.block(tree.body)
         self.node = None
         wanted = {var.name for var in tree.writes}
-        if isinstance(tree, Parallel) and tree.total is not None:
-            wanted.add(ir.PARTS)
+        if isinstance(tree, Parallel):
+            wanted |= tree.parts.keys()
         missing = ", ".join(sorted(wanted - self.stored))
         self.require(not missing, f"nothing writes {missing}")
 
@@ -175,7 +175,8 @@ class _Verifier(Scope):
         own = place.tensor.name
         if own in self.scope and isinstance(self.known(place.tensor, "part").node, Part):
             return
-        named = own == ir.PARTS or own in {var.name for var in self.tree.writes}
+        parts = self.tree.parts if isinstance(self.tree, Parallel) else {}
+        named = own in parts or own in {var.name for var in self.tree.writes}
         self.require(named, f"'{own}' is not among what the tree writes")
         self.stored.add(own)
 

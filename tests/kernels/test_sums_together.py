@@ -102,6 +102,25 @@ def test_values(case: str) -> None:
     compare(module, random.Random(case))
 
 
+@pytest.mark.parametrize(
+    ("second", "together"),
+    [
+        ("q += g[n, d] * x[n, d]", "p, q"),
+        ("p += g[n, d] * x[n, d]", "p, p"),
+        ("q += p * x[n, d]", ""),
+    ],
+)
+def test_sums_of_everything(second: str, together: str) -> None:
+    source = (
+        f"def f({HEAD}) -> tuple[float, float]:\n    p : float\n    q : float\n"
+        f"    p += x[n, d] * x[n, d]\n    {second}\n    return p, q\n"
+    )
+    shown = pipeline.stage_text(source, "schedule", "f")
+    assert (f"adds the parts of all to {together}\n" in shown) is bool(together)
+    assert shown.count("parallel for") == (1 if together else 2)
+    compare(pipeline.program(source, "totals").module, random.Random(second))
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_axes_that_one_of_them_needs_apart(first: bool) -> None:
     """Alone, the second one would go through ``c`` and ``j`` as one."""

@@ -80,7 +80,7 @@ SUM = Reduce("sum", HALF, (Axis("j", N),), FLOAT)
 BROKEN: list[tuple[str, Parallel]] = [
     ("checks are numbered", tree(checks=(replace(CHECK, number=2),))),
     ("nothing writes y", Parallel(I, N, ONE, (), (Y,), ())),
-    ("nothing writes @parts_", tree(total=S)),
+    ("nothing writes @parts_", tree(totals=(S,))),
     ("'z' is not declared", store(Var("z", FLOAT))),
     ("'@a_' is declared already", tree(Let(made("a"), ONE), Let(made("a"), ONE))),
     ("'@a_' is not declared", tree(of(made("a")), Let(made("a"), ONE))),

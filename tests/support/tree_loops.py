@@ -65,13 +65,15 @@ class _Run:
     def run(self) -> None:
         tree = self.tree
         match tree:
-            case Parallel(counter=counter, count=count, needs=needs, total=total):
+            case Parallel(counter=counter, count=count, needs=needs):
                 some = all(self.host_int(extent) > 0 for extent in needs)
                 number = max(self.host_int(count), 0) if some else 0
-                parts = np.full(number, poison("int" if total and total.type == INT else "float"))
-                self.env[ir.PARTS] = Elements(ir.PARTS, parts, self.machine, True)
+                for name, total in tree.parts.items():
+                    parts = np.full(number, poison("int" if total.type == INT else "float"))
+                    self.env[name] = Elements(name, parts, self.machine, True)
                 self.independent(counter, range(number), tree.body)
-                if total is not None:
+                for name, total in tree.parts.items():
+                    parts = self.env[name].array
                     sums = [part.item() if total.type == INT else part for part in parts]
                     self.host.env[total.name] = sum(sums, self.host.env[total.name])
             case InPlace():
