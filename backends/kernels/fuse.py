@@ -57,7 +57,7 @@ def fuse(
 
     if flat:  # sweeps know scores by products that stand alone
         return steps(counted(function))
-    function = with_starts(function, library, Names(names_of(function)))
+    function = with_starts(counted(function, few=True), library, Names(names_of(function)))
     whole, many = without_diagonals(function)
     if many and _whole(found := steps(whole)) >= many:
         return found

@@ -16,7 +16,7 @@ from loma.backends.lowering import together
 from loma.backends.lowering.borders import at_borders
 from loma.backends.lowering.frames import may_throw
 from loma.backends.lowering.grouped import Additions, are_additions
-from loma.backends.lowering.interleaved import apart, written_out
+from loma.backends.lowering.interleaved import apart, interleaved, written_out
 from loma.backends.lowering.nest import Bounds
 from loma.backends.lowering.packing import packed
 from loma.backends.lowering.plan import Plan, make_plan, target_axes
@@ -59,16 +59,25 @@ def index_statement(
     """The checks and the run of an index statement; ``fresh``: the target is all zero and
     everything in it may be overwritten. ``source``: the statement that it serves, if another.
     ``beside``: what others read that may run in the same loops."""
-    least = context.machine.lanes // 2
     found: list[HostNode] = []
-    for k, (whole, own) in enumerate(without_divisions(stmt, context.is_size, least)):
+    in_vectors = context.machine.lanes > 1
+    for k, (whole, own) in enumerate(without_divisions(stmt, context.is_size, in_vectors)):
         blank = fresh and (own or k == 0)
-        statements = apart(context, whole, blank)
-        made = [
-            _without_divisions(context, part, blank, source or stmt, beside) for part in statements
-        ]
-        nodes = [node for part in made for node in part]
-        found += together.parts(nodes, context.machine) if len(made) > 1 else nodes
+
+        def nodes(parts: list[IndexAssign], blank: bool = blank) -> list[HostNode]:
+            made = (_without_divisions(context, p, blank, source or stmt, beside) for p in parts)
+            return [node for part in made for node in part]
+
+        near = apart(context, whole, blank)
+        if len(near) > 1:
+            found += together.parts(nodes(near), context.machine)
+            continue
+        between = interleaved(context, whole)
+        one = together.parts(nodes(between), context.machine, True) if len(between) > 1 else []
+        if len(one) == 1 and isinstance(one[0], Parallel):
+            found.append(together.read_once(one[0]))
+        else:
+            found += nodes([whole])
     return found
 
 

@@ -13,18 +13,21 @@ import functools
 from dataclasses import replace
 
 from loma import config
-from loma.backends.schedule.access import Access, analyse, reads
+from loma.backends.schedule.access import Access, analyse, ragged, reads
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.ir import Kind
 from loma.core import builder as b
 from loma.core import sizes
+from loma.core.axes import FEW
+from loma.core.bounds import exists
 from loma.core.distinct import told_apart
 from loma.core.ir import (
     POSITIONS, Axis, BinaryOp, Expr, Index, IndexAssign, IntConst, Reduce, ReduceKind,
+    Select,
 )  # fmt: skip
-from loma.core.walk import free_variables, substitute, walk
+from loma.core.walk import certain_reads, free_variables, substitute, walk
 
-_MOST_PLACES = 9  # of which the first that has an extreme is looked for term by term
+_SIDE = 4  # elements of a row beside each other, between which those of other rows are put
 
 
 def written_out(
@@ -50,7 +53,7 @@ def written_out(
     ]
     most = context.machine.lanes
     if kind in POSITIONS:  # of all axes together
-        most, wanted = _MOST_PLACES, summed if wanted else []
+        most, wanted = FEW, summed if wanted else []
     terms, short = [body], set[str]()
     for axis in wanted:
         if 1 < _count(axis) * len(terms) <= most:
@@ -106,6 +109,50 @@ def apart(context: FunctionContext, stmt: IndexAssign, fresh: bool) -> list[Inde
         near = near or (axis.name in own and any(_is_near(a, axis.name, rows) for a in found))
         if near and 1 < count * len(parts) <= context.machine.lanes:
             parts = [_at(part, axis, k) for part in parts for k in range(count)]
+    return parts
+
+
+def interleaved(context: FunctionContext, stmt: IndexAssign) -> list[IndexAssign]:
+    """A statement whose elements lie beside each other along an axis of a few values, but not those
+    that it reads, as in ``y[i, r] = x[i]``, as statements for each value, which may run as one:
+    then vectors go along the next axis, and those of all values are put together where they are
+    written. So do other axes of a few values, for which a row reads the same, if values are chosen
+    by conditions, which all of them have."""
+    target = stmt.target
+    used = "neighbours" in config.optimisations() and context.machine.lanes > 1
+    if not used or context.serial or context.make_tree is not None or not isinstance(target, Index):
+        return [stmt]
+    if target.tensor.name in free_variables(stmt.value) or ragged(stmt.axes):
+        return [stmt]
+    if any(isinstance(node, Reduce) for node in walk(stmt.value)):
+        return [stmt]
+    place = analyse(context, target, stmt.axes)
+    own = told_apart(target.subscripts, stmt.axes)
+    if place.loose or own != {axis.name for axis in stmt.axes}:
+        return [stmt]
+    extents = context.extents(stmt.axes)
+    certain = set(certain_reads(stmt.value))
+    every = (node for node in walk(stmt.value) if isinstance(node, Index))
+    if not all(read in certain or exists(read, extents, context.is_size) for read in every):
+        return [stmt]
+    found = [analyse(context, read, scope) for read, scope, _ in reads(stmt.value, stmt.axes)]
+    steps = {axis.name: sizes.constant(place.coefficient(axis.name)) for axis in stmt.axes}
+    few = [axis for axis in stmt.axes if 1 < _count(axis) <= _SIDE]
+    inner = [axis for axis in few if steps[axis.name] == 1 and _count(axis) in steps.values()]
+    if not inner:
+        return [stmt]
+    few = [
+        axis
+        for axis in few
+        if any(sizes.constant(access.coefficient(axis.name)) == 0 for access in found)
+    ]
+    if inner[0] not in few:
+        return [stmt]
+    parts = [_at(stmt, inner[0], k) for k in range(_count(inner[0]))]
+    dear = sum(isinstance(node, Select) for node in walk(stmt.value)) > 1
+    for axis in few if dear else ():
+        if axis is not inner[0] and _count(axis) * len(parts) <= FEW:
+            parts = [_at(part, axis, k) for k in range(_count(axis)) for part in parts]
     return parts
 
 

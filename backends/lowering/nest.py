@@ -206,13 +206,18 @@ class Nest(ABC):
         ``in_place``: nothing that may fail is moved, as the element is computed under a condition.
         """
         inner = self.frame.inner
-        offset = self.terms(access.coefficients, access.rest, inner)
+        rest: Expr = access.rest
+        beside: Expr = ZERO
+        if inner is not None:
+            rest, beside = _split(rest, sizes.constant(access.coefficient(inner)) or 0)
+        offset = self.terms(access.coefficients, rest, inner)
         stays = in_place and may_throw(offset, self.context.module)
         if inner is not None and not _is_simple(offset) and not stays:
             offset = self._keep("at", offset)
         parts = [] if offset == ZERO else [offset]
         if inner is not None and sizes.constant(access.coefficient(inner)) != 0:
             parts.append(_times(access.coefficient(inner), Var(inner, INT)))
+        parts += [] if beside == ZERO else [beside]
         if loose is None and access.loose and not access.padded and self.keeper is not None:
             make = lambda: _total(self._loose_parts(access, in_place))  # noqa: E731
             loose = self.keeper.offset(access, make)
@@ -432,6 +437,13 @@ def some(frame: Frame, low: Expr, high: Expr, nodes: Sequence[Node]) -> list[Nod
     if not frame.loads or (first is not None and end is not None and first < end):
         return list(nodes)
     return [If(Binary("<", low, high, INT), tuple(nodes))]
+
+
+def _split(rest: Expr, step: int) -> tuple[Expr, Expr]:
+    """What elements along a row that lie a few apart are from one of them: where the row begins,
+    and how far behind that. Compilers see neighbours in places that differ by a number alone."""
+    beside = IntConst(sizes.polynomial(rest).get((), 0) % step if step > 1 else 0)
+    return (rest if beside == ZERO else sizes.arith("-", rest, beside)), beside
 
 
 def _times(factor: Expr, value: Expr, behind: bool = False) -> Expr:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 
 from loma.backends.schedule.host import Allocate, HostNode, Unit
 from loma.backends.schedule.ir import (
@@ -30,7 +31,7 @@ from loma.core import sizes
 from loma.core.ir import (
     INT, Binary, Expr, Index, IndexAssign, IntConst, Stmt, TensorType, Var,
 )  # fmt: skip
-from loma.core.walk import free_variables, mentioned_names, substitute, walk
+from loma.core.walk import free_variables, map_children, mentioned_names, substitute, walk
 
 _LOOPS = Loop | Tiles | Blocks | If
 _IN_LANES = UpdateLanes | StoreLanes
@@ -66,15 +67,57 @@ def _loop(unit: Unit) -> Parallel | None:
     return last if plain and isinstance(last, Parallel) else None
 
 
-def parts(found: Sequence[HostNode], machine: Target) -> list[HostNode]:
-    """The loops of a statement that writes some elements in each of them, in fewer loops."""
+def parts(found: Sequence[HostNode], machine: Target, elementwise: bool = False) -> list[HostNode]:
+    """The loops of a statement that writes some elements in each of them, in fewer loops;
+    ``elementwise``: others in each of them."""
     out: list[HostNode] = []
     for node in found:
         both = None
         if out and isinstance(out[-1], Parallel) and isinstance(node, Parallel):
-            both = tree(out[-1], node, machine, apart=True)
+            own = {var.name for var in node.writes}
+            if elementwise:
+                both = _elementwise(out[-1], node, own)
+            else:
+                both = tree(out[-1], node, machine, apart=True)
         out[len(out) - (both is not None) :] = [node if both is None else both]
     return out
+
+
+def read_once(tree: Parallel) -> Parallel:
+    """A loop of elementwise statements that reads each element before the first of them: compilers
+    make no vectors of what some of them read under a condition."""
+    taken = {var.name for node in nodes(tree.body) for var in declared(node)}
+    taken.add(tree.counter.name)
+
+    def visit(node: Node) -> Node:
+        node = map_blocks(node, lambda block: tuple(map(visit, block)))
+        if not isinstance(node, Loop) or node.role != "vector":
+            return node
+        writes = {var.name for var in tree.writes}
+        reads = [
+            read for store in node.body if isinstance(store, Store)
+            for read in walk(store.value) if isinstance(read, Index)
+        ]  # fmt: skip
+        known: dict[Index, Var] = {}
+        for read in reads:
+            if read not in known and reads.count(read) > 1 and read.tensor.name not in writes:
+                name = next(n for k in count(1) if (n := f"@e{k}_") not in taken)
+                taken.add(name)
+                known[read] = Var(name, read.type)
+
+        def kept(expr: Expr) -> Expr:
+            if isinstance(expr, Index) and expr in known:
+                return known[expr]
+            return map_children(expr, kept)
+
+        lets = tuple(Let(var, read) for read, var in known.items())
+        stores = tuple(
+            replace(store, value=kept(store.value)) if isinstance(store, Store) else store
+            for store in node.body
+        )
+        return replace(node, body=(*lets, *stores))
+
+    return replace(tree, body=tuple(map(visit, tree.body)))
 
 
 def tree(

@@ -66,23 +66,22 @@ def _divided(op: BinaryOp, part: Expr, by: int, below: int) -> Expr:
 
 
 def without_divisions(
-    stmt: IndexAssign, is_size: IsSize, least: int
+    stmt: IndexAssign, is_size: IsSize, in_vectors: bool
 ) -> list[tuple[IndexAssign, bool]]:
     """Statements that do the same one after the other. Each comes with whether no other one of them
     writes the same elements.
 
-    A stretch of less than ``least`` values of the remainder is no loop for elements that are
-    written in order.
+    ``in_vectors``: vectors of neighbours are read and written, which quotients would take apart.
     """
     for axis in stmt.axes if "divisions" in config.optimisations() else ():
-        by = _divisor(stmt, axis, least)
+        by = _divisor(stmt, axis, in_vectors)
         if by is None:
             continue
         apart = axis.name in told_apart(stmt.element.subscripts, target_axes(stmt))
         return [
             (part, own and apart)
             for form in _forms(axis, by, is_size)
-            for part, own in without_divisions(_with(stmt, form), is_size, least)
+            for part, own in without_divisions(_with(stmt, form), is_size, in_vectors)
         ]
     return [(stmt, True)]
 
@@ -103,9 +102,9 @@ def _forms(axis: Axis, by: int, is_size: IsSize) -> Iterator[_Divided]:
         yield _Divided(axis.name, by, times, part, (Axis(part.name, rest),))
 
 
-def _divisor(stmt: IndexAssign, axis: Axis, least: int) -> int | None:
+def _divisor(stmt: IndexAssign, axis: Axis, in_vectors: bool) -> int | None:
     """By what an index is to be divided, if that is worth it: a subscript of the target does so, or
-    a read does while elements are written in order, some for each of its values."""
+    a read does while elements are written in order."""
     target = stmt.target
     if not isinstance(target, Index) or axis.name.startswith("@"):
         return None
@@ -117,8 +116,8 @@ def _divisor(stmt: IndexAssign, axis: Axis, least: int) -> int | None:
     reads = (node for node in walk(stmt.value) if isinstance(node, Index))
     read = {divisor for node in reads for divisor in _divisors(node, axis.name)}
     largest = max(written | read, default=0)
-    in_order = target.subscripts[-1:] == (Var(axis.name, INT),)
-    return largest if written or (in_order and largest >= least > 0) else None
+    in_order = Var(axis.name, INT) in target.subscripts
+    return largest or None if written or (in_order and in_vectors) else None
 
 
 def _divisors(place: Index, index: str) -> Iterator[int]:

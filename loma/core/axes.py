@@ -7,8 +7,9 @@ write statements that read back as what they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
-from itertools import pairwise
+from itertools import pairwise, product
 
 from loma.core import sizes
 from loma.core.ir import (
@@ -16,7 +17,9 @@ from loma.core.ir import (
     TensorType, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.sizes import IsSize
-from loma.core.walk import children, free_variables, map_children, walk
+from loma.core.walk import children, free_variables, map_children, substitute, walk
+
+FEW = 9  # values of indices that are written out, as of 3 by 3 pixels
 
 
 def _in_text_order(expr: Expr) -> Iterator[Expr]:
@@ -182,3 +185,32 @@ def without_idle_axes(stmt: Stmt) -> Stmt:
         return stmt
     value = Reduce("sum", stmt.value, idle, stmt.value.type, stmt.value.span)
     return replace(stmt, value=value, axes=tuple(a for a in stmt.axes if a not in idle))
+
+
+def terms_of(expr: Reduce) -> list[Expr]:
+    """What a reduction runs through, in order, if that are few; else nothing."""
+    extents = [sizes.constant(axis.extent) or 0 for axis in expr.axes]
+    if not 1 < math.prod(extents) <= FEW:
+        return []
+    return [_at_point(expr, place) for place in product(*map(range, extents))]
+
+
+def _at_point(expr: Reduce, place: tuple[int, ...]) -> Expr:
+    values: dict[str, Expr] = {
+        axis.name: IntConst(value) for axis, value in zip(expr.axes, place, strict=True)
+    }
+    return _simplified(substitute(expr.body, values))
+
+
+def _simplified(expr: Expr) -> Expr:
+    expr = map_children(expr, _simplified)
+    if isinstance(expr, Index):
+        return replace(expr, subscripts=tuple(map(_place, expr.subscripts)))
+    return expr
+
+
+def _place(subscript: Expr) -> Expr:
+    """The subscript; an index alone would run over the whole dimension."""
+    made = sizes.simplify(subscript)
+    moved = isinstance(made, Var) and not isinstance(subscript, Var)
+    return Binary("+", made, IntConst(0), INT) if moved else made
