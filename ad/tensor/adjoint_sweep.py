@@ -51,7 +51,9 @@ class AdjointSweep:
                 moved = map_expressions(stmt, lambda e: self._ctx.rename(e, env))
                 assert isinstance(moved, IndexAssign)
                 first = stmt.number in self._ctx.first
-                return adjoint_statements(moved, record.extreme, self._ctx, record.kept, first)
+                return adjoint_statements(
+                    moved, record.extreme, record.result[0], self._ctx, record.kept, first
+                )
             case Unpack(targets, call):
                 return self._call(targets, call, record)
             case Zero(Var() as target):

@@ -19,7 +19,7 @@ from loma.ad.activity import active_variables, carries_derivative, zeros_like
 from loma.ad.contributions import PartialName
 from loma.ad.operator_tangents import operator_tangent
 from loma.ad.tangents import ZERO, Tangents, is_zero
-from loma.ad.tensor.index_statements import first_extreme, is_extreme
+from loma.ad.tensor.index_statements import first_extreme, is_extreme, recorded
 from loma.ad.tensor.normalise import Normal
 from loma.ad.tensor.products import Scope, product_of_others
 from loma.ad.tensor.shifts import shifts
@@ -284,13 +284,11 @@ class Forward:
                 if any(free_variables(axis.extent) & names for axis in value.axes):
                     return self._added_up(stmt, value, body, before)
             case "max" | "min":
-                recorded = first_extreme(stmt, self._temporary)
-                assert isinstance(recorded, IndexAssign)
-                before.append(recorded)
-                assert isinstance(recorded.target, Index)
-                extreme = recorded.target.base
-                assert isinstance(extreme, Var)
-                body = b.select(is_extreme(value, stmt.axes, extreme), body, ZERO)
+                record = first_extreme(stmt, self._temporary)
+                assert isinstance(record, IndexAssign)
+                before.append(record)
+                first = recorded(record.element.tensor, stmt.axes)
+                body = b.select(is_extreme(value, first), body, ZERO)
             case _:
                 return ZERO
         return replace(value, kind="sum", body=body)

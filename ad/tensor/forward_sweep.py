@@ -6,7 +6,9 @@ from typing import assert_never
 
 from loma import errors
 from loma.ad.activity import carries_derivative
-from loma.ad.tensor.index_statements import adjoint_reads, first_extreme, states_result
+from loma.ad.tensor.index_statements import (
+    adjoint_reads, first_extreme, is_looked_for_again, states_result,
+)  # fmt: skip
 from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.sweep import Env, Record, SweepContext
 from loma.ad.tensor.taped_sums import taped_sums
@@ -103,7 +105,8 @@ class ForwardSweep:
         moved = map_expressions(stmt, lambda e: self._ctx.rename(e, before))
         assert isinstance(moved, IndexAssign)
         extreme = None
-        if self._ctx.is_active(name):
+        stays = name not in self._ctx.settled or stmt.number in self._ctx.kept
+        if self._ctx.is_active(name) and not (stays and is_looked_for_again(moved)):
             position = first_extreme(moved, self._ctx.temporary)
             if isinstance(position, IndexAssign):
                 code.append(position)

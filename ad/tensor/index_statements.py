@@ -15,7 +15,7 @@ nothing can be turned around, the condition goes into the subscript, which is ch
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from loma.ad.contributions import Contribution, PartialName, contributions
@@ -23,8 +23,9 @@ from loma.ad.tensor.gather import between, both, gather, inside_tests
 from loma.ad.tensor.products import product_of_others
 from loma.ad.tensor.sweep import SweepContext
 from loma.core import builder as b, sizes
-from loma.core.axes import index_statement, target_axes
+from loma.core.axes import index_statement, target_axes, terms_of
 from loma.core.bounds import facts, stays_inside
+from loma.core.distinct import told_apart
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Expr, FloatConst, If, Index, IndexAssign, IntConst, Place, Reduce,
     ReduceKind, Select, Stmt, TensorType, Var, Zero, replace,
@@ -44,6 +45,25 @@ def first_extreme(stmt: IndexAssign, temporary: Callable[[TensorType, str], Var]
     kind: ReduceKind = "argmax" if value.kind == "max" else "argmin"
     where = Reduce(kind, value.body, value.axes, INT)
     return IndexAssign(Index(place, _counters(stmt.axes), INT), "=", where, stmt.axes, stmt.span)
+
+
+def is_looked_for_again(stmt: IndexAssign) -> bool:
+    """Whether the adjoint of ``T[l] = max(...)`` finds the first extreme element by comparing it
+    with the result: it is one of a few, which no other point has, and nothing is computed of it
+    that might be rounded in another way."""
+    value = stmt.value
+    if stmt.op != "=" or not isinstance(value, Reduce) or value.kind not in ("max", "min"):
+        return False
+    if not isinstance(value.body, Index) or not isinstance(stmt.target, Index):
+        return False
+    every = (*stmt.axes, *value.axes)
+    apart = told_apart(value.body.subscripts, every) == {axis.name for axis in every}
+    return apart and bool(terms_of(value))
+
+
+def recorded(extreme: Var, axes: tuple[Axis, ...]) -> Expr:
+    """Where the first extreme element is, as :func:`first_extreme` has it."""
+    return Index(extreme, _counters(axes), INT)
 
 
 def _counters(axes: tuple[Axis, ...]) -> tuple[Expr, ...]:
@@ -92,13 +112,15 @@ def with_result(expr: Expr, stmt: IndexAssign) -> Expr:
 def adjoint_statements(
     stmt: IndexAssign,
     extreme: Var | None,
+    result: Var,
     context: SweepContext,
     kept: bool,
     first: bool,
 ) -> list[Stmt]:
     """The adjoint of one index statement.
 
-    ``extreme`` is the tensor of :func:`first_extreme` for a ``max`` or ``min``; ``kept``: the
+    ``extreme`` is the tensor of :func:`first_extreme` for a ``max`` or ``min``, None where the
+    ``result``, what the statement wrote, tells (:func:`is_looked_for_again`); ``kept``: the
     target still holds the result (:func:`states_result`); ``first``: nothing has written to these
     elements before, so that nobody looks at their adjoints any more.
     """
@@ -114,7 +136,7 @@ def adjoint_statements(
         g = _copy_of(g, target_axes(stmt), context, out)
     where: Expr | None = None
     if isinstance(value, Reduce):
-        value, axes, g, where = _inside(value, stmt.axes, g, extreme, context, out)
+        value, axes, g, where = _inside(stmt, value, g, extreme, result, context, out)
     point = _Point(axes, ranged, context)
     found = contributions(
         value, g, context.is_active, context.partial_name, where,
@@ -157,21 +179,25 @@ def _copy_of(g: Expr, own: tuple[Axis, ...], context: SweepContext, out: list[St
 
 
 def _inside(
+    stmt: IndexAssign,
     value: Reduce,
-    axes: tuple[Axis, ...],
     g: Expr,
     extreme: Var | None,
+    result: Var,
     context: SweepContext,
     out: list[Stmt],
 ) -> tuple[Expr, tuple[Axis, ...], Expr, Expr | None]:
     """A reduction's body, all axes, the adjoint of the body, and where that adjoint counts."""
-    inner = axes + value.axes
+    axes, inner = stmt.axes, stmt.axes + value.axes
     match value.kind:
         case "sum":
             return value.body, inner, g, None
         case "max" | "min":
-            assert extreme is not None
-            return value.body, inner, g, is_extreme(value, axes, extreme)
+            if extreme is None:
+                first = _first_of(terms_of(value), replace(stmt.element, base=result))
+            else:
+                first = recorded(extreme, axes)
+            return value.body, inner, g, is_extreme(value, first)
         case "prod":
             others = product_of_others(value, axes, context.scope(), out)
             return value.body, inner, b.mul(g, others), None
@@ -179,14 +205,22 @@ def _inside(
             return b.flt(0), inner, g, None
 
 
-def is_extreme(value: Reduce, axes: tuple[Axis, ...], extreme: Var) -> Expr:
-    """Whether a point of a ``max`` or ``min`` is the one that :func:`first_extreme` recorded;
-    ``axes`` are those of the statement."""
+def _first_of(terms: Sequence[Expr], extreme: Expr) -> Expr:
+    """Where the first of some numbers is that is the extreme, or not a number."""
+    at: Expr = IntConst(len(terms) - 1)
+    for k, term in reversed(list(enumerate(terms[:-1]))):
+        same = b.binary("or", b.binary("==", term, extreme), b.binary("!=", term, term))
+        at = b.select(same, IntConst(k), at)
+    return at
+
+
+def is_extreme(value: Reduce, first: Expr) -> Expr:
+    """Whether a point of a ``max`` or ``min`` is the first extreme one, which is at ``first``."""
     position: Expr = IntConst(0)
     for axis in value.axes:
         step = b.binary("*", position, axis.extent)
         position = b.binary("+", step, Var(axis.name, INT))
-    return b.binary("==", sizes.simplify(position), Index(extreme, _counters(axes), INT))
+    return b.binary("==", sizes.simplify(position), first)
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,21 @@ def _joined(values: Sequence[Expr], one: Expr) -> list[Expr]:
     return found
 
 
+def never_meet(first: Index, second: Index, axes: tuple[Axis, ...]) -> bool:
+    """Whether two places in a tensor, each at any points of the axes, are never one: a subscript
+    goes in equal steps, between which that of the other one lies, as in ``x[2 * i]`` and
+    ``x[2 * i + 1]``."""
+    for one, two in zip(first.subscripts, second.subscripts, strict=True):
+        parts = sizes.affine(one, axes)
+        off = sizes.constant(Binary("-", two, one, INT))
+        if parts is None or off is None:
+            continue
+        steps = [sizes.constant(step) for step in parts[0].values()]
+        if off != 0 and None not in steps and off % (math.gcd(*(s or 0 for s in steps)) or off + 1):
+            return True
+    return False
+
+
 def fills(place: Index, axes: tuple[Axis, ...]) -> bool:
     """Whether each element of a tensor is the place for one point of the axes: different points
     have different places, and there are as many as elements. No place is outside the tensor."""

@@ -29,6 +29,7 @@ from loma.passes.canonical.reductions import reductions as reductions
 from loma.passes.canonical.recurrences.rounds import rounds as rounds
 from loma.passes.canonical.scalar_calls import scalar_calls as scalar_calls
 from loma.passes.canonical.recurrences.scans import scans as scans
+from loma.passes.canonical.recurrences.windows import windows as windows
 from loma.passes.canonical.dimensions.shapes import shapes as shapes
 from loma.passes.canonical.scatters import scatters as scatters
 from loma.passes.canonical.short import short as short
@@ -76,7 +77,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "invariants" in wanted:
         module = invariants(module)
     if "reductions" in wanted:
-        module = scatters(reductions(short(module, extremes=every)))
+        module = short(module, extremes=every)
+        module = scatters(reductions(module if every else windows(module)))
     if "exponentials" in wanted:
         module = exponentials(module)
     if {"reductions", "temporaries", "invariants"} <= set(wanted):  # weights divided by their sum

@@ -8,27 +8,25 @@ are convolutions, stay; so do elements side by side that no index of the result 
 
 from __future__ import annotations
 
-import math
 from functools import partial, reduce
-from itertools import product
 
 from loma.core import builder as b, sizes
+from loma.core.axes import terms_of
 from loma.core.ir import (
-    FLOAT, INT, Binary, Expr, FloatConst, Index, IndexAssign, IntConst, Module, Reduce, Select,
-    Stmt, Unary, Var, ZeroPad, replace,
+    FLOAT, Binary, Expr, FloatConst, Index, IndexAssign, IntConst, Module, Reduce, Select, Stmt,
+    Unary, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.walk import (
-    free_variables, map_blocks, map_children, map_tensor_functions, substitute, walk,
+    free_variables, map_blocks, map_children, map_tensor_functions, walk,
 )  # fmt: skip
 
-_MOST = 9  # values, as of 3 by 3 pixels
 _SIDE = 4  # that lie side by side; more are a row to a vector
 _PLAIN = (Binary, FloatConst, Index, IntConst, Select, Unary, Var, ZeroPad)
 
 
 def short(module: Module, extremes: bool) -> Module:
     """The pass on every tensor function of a module; ``extremes``: of maxima and minima, too, whose
-    adjoints know where the value was."""
+    adjoints know where the value was (:mod:`loma.passes.canonical.recurrences.windows`)."""
 
     def block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         return tuple(statement(map_blocks(stmt, block)) for stmt in body)
@@ -52,16 +50,13 @@ def _written_out(expr: Expr, last: str, extremes: bool) -> Expr:
         return expr
     if expr.kind != "sum" and not (extremes and expr.kind in ("max", "min")):
         return expr
-    extents = [sizes.constant(axis.extent) for axis in expr.axes]
-    if not 1 < math.prod(extent or 0 for extent in extents) <= _MOST or not _of_neighbours(
-        expr, last
-    ):
+    terms = terms_of(expr)
+    if not terms or not of_neighbours(expr, last):
         return expr
-    places = product(*(range(extent or 0) for extent in extents))
-    return reduce(partial(b.combined, expr.kind), (_at(expr, place) for place in places))
+    return reduce(partial(b.combined, expr.kind), terms)
 
 
-def _of_neighbours(expr: Reduce, last: str) -> bool:
+def of_neighbours(expr: Reduce, last: str) -> bool:
     """Whether a reduction has one element each of a tensor's rows, moved along an index."""
     parts = list(walk(expr.body))
     reads = [node for node in parts if isinstance(node, Index)]
@@ -79,24 +74,3 @@ def _of_neighbours(expr: Reduce, last: str) -> bool:
             return False
         inner *= own[subscript.name]
     return False
-
-
-def _at(expr: Reduce, place: tuple[int, ...]) -> Expr:
-    values: dict[str, Expr] = {
-        axis.name: IntConst(value) for axis, value in zip(expr.axes, place, strict=True)
-    }
-    return _simplified(substitute(expr.body, values))
-
-
-def _simplified(expr: Expr) -> Expr:
-    expr = map_children(expr, _simplified)
-    if isinstance(expr, Index):
-        return replace(expr, subscripts=tuple(map(_place, expr.subscripts)))
-    return expr
-
-
-def _place(subscript: Expr) -> Expr:
-    """The subscript; an index alone would run over the whole dimension."""
-    made = sizes.simplify(subscript)
-    moved = isinstance(made, Var) and not isinstance(subscript, Var)
-    return Binary("+", made, IntConst(0), INT) if moved else made

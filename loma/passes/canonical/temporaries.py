@@ -18,10 +18,12 @@ is the only one and reads one element in each iteration: ``r[i] = abs(a[i] - b[i
 from __future__ import annotations
 
 from collections.abc import Mapping, Set as AbstractSet
+from itertools import combinations
 
 from loma.core import builder as b, sizes
 from loma.core.axes import runs_over
 from loma.core.bounds import exists, is_never_negative
+from loma.core.distinct import never_meet, told_apart
 from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Binary, Call, Declare, Expr, For, Function, If, Index, IndexAssign,
@@ -107,6 +109,7 @@ class _Temporaries:
         reads = sum(_count(name, stmt) for stmt in statements(alive))
         plain = found.copies or reads == 1 or (found.cheap and not found.sums)
         plain = plain or (self._every and _reads_at_one_place(found, alive))
+        plain = plain or _reads_apart(found.tensor, alive, around or {})
         again = _old(found.tensor).name in found.inputs
         used = reads or found.whole is not None
         if not used or not plain or (found.inputs | ({name} if again else set())) & written(alive):
@@ -311,16 +314,16 @@ class _Temporaries:
 
     def _read(self, read: Index, found: Definition, extents: Extents) -> Expr:
         inner = extents.keys() - found.around
-        own = any(found.tensor.name in free_variables(s) for s in read.subscripts)
-        if own or inner & found.inputs or not exists(read, extents, self._is_size):
+        itself = any(found.tensor.name in free_variables(s) for s in read.subscripts)
+        if itself or inner & found.inputs or not exists(read, extents, self._is_size):
             raise _Kept
         if self._weights:
             raise _Kept
         if found.padded:
             return _padded(read, found)
-        bare = {s.name for s in read.subscripts if isinstance(s, Var)}
         once = inner - self._along if found.cheap else inner
-        if not found.copies and not found.masks and not once <= bare:
+        own = tuple(Axis(name, extents[name]) for name in sorted(once))
+        if not found.copies and not found.masks and not told_apart(read.subscripts, own) >= once:
             raise _Kept  # it would be computed for other indices, too
         pairs = zip(found.axes, read.subscripts, strict=True)
         return substitute(found.value, {axis.name: s for axis, s in pairs})
@@ -395,6 +398,25 @@ def _sets(name: str, stmt: Stmt) -> bool:
             return target == name and covers(stmt)
         case _:
             return False
+
+
+def _reads_apart(tensor: Var, block: tuple[Stmt, ...], around: Extents) -> bool:
+    """Whether one statement reads some elements of a tensor, each of them once."""
+    users = [stmt for stmt in block if tensor.name in mentioned_names((stmt,))]
+    match users:
+        case [IndexAssign(_, _, value, axes)] if not isinstance(value, Reduce):
+            pass
+        case _:
+            return False
+    every = (*axes, *(Axis(name, extent) for name, extent in around.items()))
+    reads = [node for node in walk(value) if isinstance(node, Index) and node.base == tensor]
+    inside = sum(tensor.name in free_variables(s) for read in reads for s in read.subscripts)
+    names = {axis.name for axis in every}
+    return (
+        _count(tensor.name, users[0]) == len(reads) + inside == len(reads)
+        and all(told_apart(read.subscripts, every) == names for read in reads)
+        and all(never_meet(a, b, every) for a, b in combinations(reads, 2))
+    )
 
 
 def _undeclared(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

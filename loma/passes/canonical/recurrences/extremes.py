@@ -1,8 +1,9 @@
 """A loop that keeps the largest or smallest value that it sees is a reduction.
 
 ``for d in range(D): m = max(m, x[n, d])`` is ``m = max(m, max(x[n, d] for d in D))``, if there is a
-value of d. Where m begins with the first of these elements, ``m = x[n, 0]``, or with the one in
-front of them, behind which the loop begins, the reduction alone says all.
+value of d. Loops inside each other are one reduction. Where m begins with the first of these
+elements, ``m = x[n, 0]``, or with the one in front of them, behind which the loop begins, the
+reduction alone says all.
 """
 
 from __future__ import annotations
@@ -69,18 +70,23 @@ class _Extremes:
             axis = Axis(self._names.fresh(loop.counter), extent)
             index = b.binary("-", Var(axis.name, INT), IntConst(ahead)) if ahead else None
             body = _at(value, loop.counter, index or Var(axis.name, INT))
+            if isinstance(body, Reduce) and body.kind == kind and not _is_ragged(body, axis):
+                return replace(body, axes=(axis, *body.axes), span=loop.span)
             return Reduce(kind, body, (axis,), value.type, loop.span)
 
         beginning = self._beginning(only, before, free_variables(value) | free_variables(place))
-        for ahead in (0, 1):
+        nested = isinstance(value, Reduce) and value.kind == kind
+        for ahead in (0,) if nested else (0, 1):
             if beginning is None:
                 break
-            first = _at(value, loop.counter, IntConst(-ahead))
+            first = _first(value, kind, {loop.counter: IntConst(-ahead)})
             extent = sizes.simplify(b.binary("+", loop.extent, IntConst(ahead)))
             given = before[beginning]
             assert isinstance(given, Assign | IndexAssign)
             same = sizes.simple_subscripts(given.value) == first
-            if same and _exists_with(value, loop.counter, extent, ahead):
+            if same and (
+                _is_some(value, kind, extent) or _exists_with(value, loop.counter, extent, ahead)
+            ):
                 del before[beginning]
                 return replace(only, value=over(extent, ahead), span=loop.span)
         larger = Builtin(kind, (kept, over(loop.extent, 0)), value.type, only.value.span)
@@ -113,6 +119,26 @@ def _has_elements(value: Expr) -> bool:
 
 def _at(value: Expr, counter: str, place: Expr) -> Expr:
     return sizes.simple_subscripts(substitute(value, {counter: place}))
+
+
+def _is_ragged(inner: Reduce, axis: Axis) -> bool:
+    """Whether the ranges of a loop inside depend on the counter of that around it."""
+    return any(axis.name in free_variables(own.extent) for own in inner.axes)
+
+
+def _first(value: Expr, kind: str, places: dict[str, Expr]) -> Expr:
+    """The first element, of all loops inside."""
+    if isinstance(value, Reduce) and value.kind == kind:
+        places |= {axis.name: IntConst(0) for axis in value.axes}
+        value = value.body
+    return sizes.simple_subscripts(substitute(value, places))
+
+
+def _is_some(value: Expr, kind: str, extent: Expr) -> bool:
+    """Whether a loop, and those inside, surely have rounds."""
+    inner = value.axes if isinstance(value, Reduce) and value.kind == kind else ()
+    every = (extent, *(axis.extent for axis in inner))
+    return all((sizes.constant(size) or 0) > 0 for size in every)
 
 
 def _exists_with(value: Expr, counter: str, extent: Expr, ahead: int) -> bool:
