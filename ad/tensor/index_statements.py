@@ -194,7 +194,7 @@ def _inside(
             return value.body, inner, g, None
         case "max" | "min":
             if extreme is None:
-                first = _first_of(terms_of(value), replace(stmt.element, base=result))
+                first = _first_of(terms_of(value, axes), replace(stmt.element, base=result))
             else:
                 first = recorded(extreme, axes)
             return value.body, inner, g, is_extreme(value, first)

@@ -187,30 +187,33 @@ def without_idle_axes(stmt: Stmt) -> Stmt:
     return replace(stmt, value=value, axes=tuple(a for a in stmt.axes if a not in idle))
 
 
-def terms_of(expr: Reduce) -> list[Expr]:
-    """What a reduction runs through, in order, if that are few; else nothing."""
+def terms_of(expr: Reduce, axes: Collection[Axis] = ()) -> list[Expr]:
+    """What a reduction runs through, in order, if that are few; else nothing. ``axes``: those of
+    its statement, which may stand alone where they run over the whole dimension."""
     extents = [sizes.constant(axis.extent) or 0 for axis in expr.axes]
     if not 1 < math.prod(extents) <= FEW:
         return []
-    return [_at_point(expr, place) for place in product(*map(range, extents))]
+    known = {axis.name: axis for axis in axes}
+    terms: list[Expr] = []
+    for place in product(*map(range, extents)):
+        values: dict[str, Expr] = {
+            axis.name: IntConst(value) for axis, value in zip(expr.axes, place, strict=True)
+        }
+        terms.append(_with_places(substitute(expr.body, values), known))
+    return terms
 
 
-def _at_point(expr: Reduce, place: tuple[int, ...]) -> Expr:
-    values: dict[str, Expr] = {
-        axis.name: IntConst(value) for axis, value in zip(expr.axes, place, strict=True)
-    }
-    return _simplified(substitute(expr.body, values))
+def _with_places(expr: Expr, axes: Mapping[str, Axis]) -> Expr:
+    expr = map_children(expr, lambda child: _with_places(child, axes))
+    dims = sizes.dims_in(expr.base.type) if isinstance(expr, Index) else ()
+    if not isinstance(expr, Index) or not dims:
+        return expr
+    places = zip(expr.subscripts, dims, strict=True)
+    return replace(expr, subscripts=tuple(_place(s, dim, axes) for s, dim in places))
 
 
-def _simplified(expr: Expr) -> Expr:
-    expr = map_children(expr, _simplified)
-    if isinstance(expr, Index):
-        return replace(expr, subscripts=tuple(map(_place, expr.subscripts)))
-    return expr
-
-
-def _place(subscript: Expr) -> Expr:
-    """The subscript; an index alone would run over the whole dimension."""
+def _place(subscript: Expr, dim: Expr, axes: Mapping[str, Axis]) -> Expr:
+    """The subscript; another index alone would run over the whole dimension."""
     made = sizes.simplify(subscript)
-    moved = isinstance(made, Var) and not isinstance(subscript, Var)
-    return Binary("+", made, IntConst(0), INT) if moved else made
+    alone = isinstance(made, Var) and not isinstance(subscript, Var)
+    return Binary("+", made, IntConst(0), INT) if alone and not runs_over(made, dim, axes) else made

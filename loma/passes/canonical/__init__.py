@@ -13,6 +13,7 @@ from loma.passes.canonical.conditions import conditions as conditions
 from loma.passes.canonical.copies import copies as copies
 from loma.passes.canonical.costly import costly as costly
 from loma.passes.canonical.recurrences.cumulative import cumulative as cumulative
+from loma.passes.canonical.recurrences.cut import whole_ranges as whole_ranges
 from loma.passes.canonical.recurrences.distribution import distribution as distribution
 from loma.passes.canonical.exponentials import exponentials as exponentials
 from loma.passes.canonical.recurrences.extremes import extremes as extremes
@@ -58,7 +59,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "operators" in wanted:
         module = operators(module, every)
     if "loops" in wanted:
-        module = loops(extremes(increments(module)))
+        module = loops(extremes(increments(whole_ranges(module))))
     module = zeroing(first_write(module))
     if "conditions" in wanted:
         module = conditions(module)

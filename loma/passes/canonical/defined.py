@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loma.core import builder as b, sizes
+from loma.core.axes import terms_of
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
     INT, Axis, Binary, Builtin, Expr, Index, Reduce, Select, TensorType, Var,
@@ -13,6 +14,7 @@ from loma.core.ir import (
 from loma.core.walk import free_variables, walk
 from loma.passes.canonical.recurrences.running import factors
 from loma.passes.canonical.recurrences.triangles import comparisons
+from loma.passes.canonical.short import of_neighbours
 
 LARGEST = 24  # nodes of a value that is computed more than once
 
@@ -36,6 +38,14 @@ class Definition:
     @property
     def sums(self) -> bool:
         return isinstance(self.value, Reduce)
+
+    @property
+    def neighbours(self) -> bool:
+        """Whether the value is the sum of a few neighbours, to be written out where it is read."""
+        value = self.value
+        if not isinstance(value, Reduce) or value.kind != "sum" or not terms_of(value):
+            return False
+        return any(of_neighbours(value, axis.name) for axis in self.axes[-1:])
 
     @property
     def copies(self) -> bool:

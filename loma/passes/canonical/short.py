@@ -36,21 +36,21 @@ def short(module: Module, extremes: bool) -> Module:
             return stmt
         match stmt.target.subscripts[-1:]:
             case (Var(last),):
-                return replace(stmt, value=_written_out(stmt.value, last, extremes))
+                return replace(stmt, value=_written_out(stmt.value, stmt, last, extremes))
             case _:
                 return stmt
 
     return map_tensor_functions(module, lambda f: replace(f, body=block(f.body)))
 
 
-def _written_out(expr: Expr, last: str, extremes: bool) -> Expr:
+def _written_out(expr: Expr, stmt: IndexAssign, last: str, extremes: bool) -> Expr:
     """With what is written out in statements whose elements lie side by side along an index."""
-    expr = map_children(expr, lambda child: _written_out(child, last, extremes))
+    expr = map_children(expr, lambda child: _written_out(child, stmt, last, extremes))
     if not isinstance(expr, Reduce) or expr.type != FLOAT:
         return expr
     if expr.kind != "sum" and not (extremes and expr.kind in ("max", "min")):
         return expr
-    terms = terms_of(expr)
+    terms = terms_of(expr, stmt.axes)
     if not terms or not of_neighbours(expr, last):
         return expr
     return reduce(partial(b.combined, expr.kind), terms)

@@ -33,7 +33,8 @@ from loma.core.ops import PREDICATES
 from loma.core.sizes import size_variables
 from loma.core.walk import (
     children, depth, exchanged, expressions, free_variables, map_blocks, map_children,
-    map_expressions, map_tensor_functions, mentioned_names, own_names, statements, substitute, walk,
+    map_expressions, map_tensor_functions, mentioned_names, own_names, reduced_axes, statements,
+    substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.defined import Definition
 from loma.passes.canonical.recurrences.running import factors, running
@@ -193,7 +194,8 @@ class _Temporaries:
                     raise _Kept
                 places = frozenset().union(*map(free_variables, subscripts))
                 summed = inner.keys() - around.keys() - places
-                if found.sums and not self._takes_sum(stmt, found, summed):
+                few = found.neighbours and not summed and not any(reduced_axes(value))
+                if found.sums and not few and not self._takes_sum(stmt, found, summed):
                     raise _Kept
                 value = self._product(value, frozenset(summed), found, inner)
                 value = _joined(self._expr(value, found, inner))
@@ -325,6 +327,9 @@ class _Temporaries:
         own = tuple(Axis(name, extents[name]) for name in sorted(once))
         if not found.copies and not found.masks and not told_apart(read.subscripts, own) >= once:
             raise _Kept  # it would be computed for other indices, too
+        names = {axis.name for axis in reduced_axes(found.value)}
+        if names & (extents.keys() | free_variables(read)):
+            raise _Kept
         pairs = zip(found.axes, read.subscripts, strict=True)
         return substitute(found.value, {axis.name: s for axis, s in pairs})
 
