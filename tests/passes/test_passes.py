@@ -30,6 +30,7 @@ PASSES: Mapping[str, Change] = {
     "inline": canonical.inline,
     "copies": canonical.copies,
     "scalar_calls": canonical.scalar_calls,
+    "joins": canonical.joins,
     "operators": canonical.operators,
     "invariants": canonical.invariants,
     "reductions": canonical.reductions,

@@ -23,6 +23,7 @@ from loma.passes.canonical.groups import groups as groups
 from loma.passes.canonical.increments import increments as increments
 from loma.passes.canonical.inline import inline as inline
 from loma.passes.canonical.invariants import invariants as invariants
+from loma.passes.canonical.dimensions.joins import joins as joins
 from loma.passes.canonical.dimensions.layouts import layouts as layouts
 from loma.passes.canonical.loops import loops as loops
 from loma.passes.canonical.operators import operators as operators
@@ -57,7 +58,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "scans" in wanted:
         module = cumulative(module)
     if "operators" in wanted:
-        module = operators(module, every)
+        module = operators(joins(module), every)
     if "loops" in wanted:
         module = loops(extremes(increments(whole_ranges(module))))
     module = zeroing(first_write(module))

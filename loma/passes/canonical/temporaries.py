@@ -240,7 +240,7 @@ class _Temporaries:
             case ZeroPad(Index(Var(name)) as read) if name == found.tensor.name:
                 if found.padded or any(name in free_variables(s) for s in read.subscripts):
                     raise _Kept
-                return _padded(read, found)
+                return _padded(read, found, extents)
             case Op(_, args) if found.whole is not None and found.tensor in args:
                 same = (found.whole if arg == found.tensor else arg for arg in args)
                 return self._expr(replace(expr, args=tuple(same)), found, extents)
@@ -322,7 +322,7 @@ class _Temporaries:
         if self._weights:
             raise _Kept
         if found.padded:
-            return _padded(read, found)
+            return _padded(read, found, extents)
         once = inner - self._along if found.cheap else inner
         own = tuple(Axis(name, extents[name]) for name in sorted(once))
         if not found.copies and not found.masks and not told_apart(read.subscripts, own) >= once:
@@ -354,7 +354,7 @@ def _along(reduce: Reduce, extents: Extents) -> frozenset[str]:
     return frozenset[str]() if scan is None or scan.shared else frozenset((scan.along.name,))
 
 
-def _padded(read: Index, found: Definition) -> ZeroPad:
+def _padded(read: Index, found: Definition, extents: Extents) -> ZeroPad:
     """``zero_pad`` of what the tensor is a copy of, which has its ends where the copy has them."""
     source, by_name = found.value, {axis.name: axis for axis in found.axes}
     if not isinstance(source, Index) or not found.copies:
@@ -369,7 +369,16 @@ def _padded(read: Index, found: Definition) -> ZeroPad:
     places = {axis.name: _minus(s, offset) for axis, s, offset in triples}
     new = substitute(source, places)
     assert isinstance(new, Index)
+    pairs = zip(new.subscripts, sizes.dims_of(new.tensor), strict=True)
+    new = replace(new, subscripts=tuple(_alone(s, dim, extents) for s, dim in pairs))
     return ZeroPad(new, read.span)
+
+
+def _alone(subscript: Expr, dim: Expr, extents: Extents) -> Expr:
+    """An index that runs over the dimension, if the subscript is as much."""
+    made = sizes.simplify(subscript)
+    axes = {name: Axis(name, extent) for name, extent in extents.items()}
+    return made if runs_over(made, dim, axes) else subscript
 
 
 def _minus(subscript: Expr, offset: Expr) -> Expr:
