@@ -42,6 +42,7 @@ PASSES: Mapping[str, Change] = {
     "conditions": canonical.conditions,
     "windows": canonical.windows,
     "channels": canonical.channels,
+    "quotients": canonical.quotients,
     "temporaries": canonical.temporaries,
     "factor": canonical.factor,
     "groups": canonical.groups,

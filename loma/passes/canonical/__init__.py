@@ -32,6 +32,7 @@ from loma.passes.canonical.recurrences.rounds import rounds as rounds
 from loma.passes.canonical.scalar_calls import scalar_calls as scalar_calls
 from loma.passes.canonical.recurrences.scans import scans as scans
 from loma.passes.canonical.recurrences.windows import windows as windows
+from loma.passes.canonical.dimensions.quotients import quotients as quotients
 from loma.passes.canonical.dimensions.shapes import shapes as shapes
 from loma.passes.canonical.scatters import scatters as scatters
 from loma.passes.canonical.short import short as short
@@ -61,6 +62,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = operators(joins(module), every)
     if "loops" in wanted:
         module = loops(extremes(increments(whole_ranges(module))))
+    if "divisions" in wanted:
+        module = quotients(module)
     module = zeroing(first_write(module))
     if "conditions" in wanted:
         module = conditions(module)
