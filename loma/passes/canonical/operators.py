@@ -385,6 +385,8 @@ class _Operators(InBlocks):
                 return self._product(value, axes)
             case Op("conv2d") if not any(isinstance(axis, _Part) for axis in axes):
                 return self._convolved(value, axes)
+            case Op("max_pool2d" | "avg_pool2d") if not any(isinstance(a, _Part) for a in axes):
+                return self._pooled(value, axes)
             case Op(_, (x,)) if (inner := self._moved(value, axes)) is not None:
                 return self._whole(x, inner)
             case Op("sum_to", (x,)):

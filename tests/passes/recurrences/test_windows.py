@@ -17,6 +17,8 @@ from loma.frontend import parse
 
 HEAD = "def f(x : In[Tensor[N, 2 * H, 2 * W]]) -> Tensor[N, H, W]:\n    y : Tensor[N, H, W]\n"
 BODIES = {
+    "operator": """z = max_pool2d(reshape(x, [N, 1, 2 * H, 2 * W]), [2, 2])
+    y = reshape(z, [N, H, W])""",
     "reduction": "y[n, h, w] = max(x[n, 2 * h + p, 2 * w + q] for p in range(2) for q in range(2))",
     "nested": """y[n, h, w] = max(
         max(x[n, 2 * h, 2 * w], x[n, 2 * h, 2 * w + 1]),
