@@ -72,7 +72,7 @@ def contributions(
     another read has in any case, and constant subscripts of arrays of known size, which are checked
     where the program is read.
     """
-    found: dict[tuple[Place, bool, Expr | None], list[Expr]] = {}
+    found: dict[tuple[Place, bool, Expr | None], dict[tuple[Expr, ...], list[Expr]]] = {}
     certain = set(certain_reads(expr))
 
     def emit(place: Place, padded: bool, value: Expr, guards: tuple[Expr, ...]) -> None:
@@ -80,9 +80,9 @@ def contributions(
         if guards and place not in certain and not exists(place):
             guard = b.every(guards)
             guards = ()
-        for condition in reversed(guards if where is None else (where, *guards)):
-            value = b.select(condition, value, b.flt(0))
-        found.setdefault((place, padded, guard), []).append(value)
+        conditions = guards if where is None else (where, *guards)
+        terms = found.setdefault((place, padded, guard), {})
+        terms.setdefault(conditions, []).append(value)
 
     def visit(expr: Expr, g: Expr, guards: tuple[Expr, ...]) -> None:
         if isinstance(expr.type, IntType):
@@ -130,6 +130,14 @@ def contributions(
 
     visit(expr, g, ())
     return [
-        Contribution(place, padded, b.total(values), guard)
-        for (place, padded, guard), values in found.items()
+        Contribution(place, padded, b.total([_where(*own) for own in terms.items()]), guard)
+        for (place, padded, guard), terms in found.items()
     ]
+
+
+def _where(conditions: tuple[Expr, ...], values: list[Expr]) -> Expr:
+    """The sum of what counts where these conditions hold, zero elsewhere."""
+    value = b.total(values)
+    for condition in reversed(conditions):
+        value = b.select(condition, value, b.flt(0))
+    return value

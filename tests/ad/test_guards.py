@@ -12,6 +12,8 @@ from guard_cases import CASES
 from oracle import Program, check_case, differentiable, entry
 from sampled import one_in
 
+from loma import pipeline
+
 BY_NAME = {case.name: case for case in CASES}
 COMPILED_TWICE = ("any_rank", "causal")
 
@@ -191,3 +193,15 @@ def test_a_guard_that_lets_too_much_through(failing: Program, name: str) -> None
     args, _ = ERRORS[name]
     with pytest.raises(ValueError, match="line"):
         failing.value(name, args)
+
+
+def test_terms_under_one_condition_are_one_choice() -> None:
+    text = """
+def f(x : In[Tensor[N]], w : In[Tensor[N]]) -> float:
+    s : float
+    s += x[i] * w[i] + sin(x[i]) if x[i] > 0.0 else exp(x[i])
+    return s
+"""
+    shown = pipeline.stage_text(text, "optimised", "f__backward")
+    written = next(part for part in shown.split("_d_x[i] = ")[1:]).split("if _need_w")[0]
+    assert written.count(" if ") == 2
