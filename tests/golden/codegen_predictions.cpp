@@ -1,4 +1,4 @@
-// line 10: U[b, i, r, o] += W[i, r, o, k] * X[b, r, k]
+// line 10: U[b, i, r, o] = sum(W[i, r, o, k] * X[b, r, k] for k in K)
 template <typename real>
 static __attribute__((noinline)) void predictions__loop1(
     real* __restrict U_data_,
@@ -63,7 +63,7 @@ static loma::Tensor predictions__body(const loma::Tensor& W_in_, const loma::Ten
   loma::check_shape(W, {I, R, O, K}, "predictions: argument 'W'");
   loma::check_shape(X, {B, R, K}, "predictions: argument 'X'");
   loma::Tensor U;
-  // line 10: U[b, i, r, o] += W[i, r, o, k] * X[b, r, k]
+  // line 10: U[b, i, r, o] = sum(W[i, r, o, k] * X[b, r, k] for k in K)
   {
     U = loma::empty({B, I, R, O}, loma::options<real>());
     const loma::Tensor packed1_ = loma::permuted(W, {0, 1, 3, 2});

@@ -1,4 +1,4 @@
-// line 7: Q[n] += S[b, n, d] * S[b, n, d]
+// line 7: Q[n] = sum(S[b, n, d] * S[b, n, d] for d in D)
 template <typename real>
 static __attribute__((noinline)) void squash__loop1(
     real* __restrict Q_data_,
@@ -18,7 +18,7 @@ static __attribute__((noinline)) void squash__loop1(
       });
     });
     const real acc1_ = loma::total<real>(acc1_in_.lanes, loma::Sum());
-    Q_data_[n] += acc1_;
+    Q_data_[n] = acc1_;
   }
 }
 
@@ -37,9 +37,10 @@ static __attribute__((noinline)) void squash__loop2(
     if (0 < D) {
       const int64_t at1_ = D * n + D * N * b;
       const real v2_ = Q_data_[n];
+      const real quotient3_ = std::sqrt(v2_) / (real(1.0) + v2_);
       #pragma GCC ivdep
       for (int64_t d = 0; d < D; ++d) {
-        V_data_[at1_ + d] = S_data_[at1_ + d] * (std::sqrt(v2_) / (real(1.0) + v2_));
+        V_data_[at1_ + d] = S_data_[at1_ + d] * quotient3_;
       }
     }
   }
@@ -58,15 +59,14 @@ static loma::Tensor squash__body(const loma::Tensor& S_in_) {
   // kernel over b, lines 7 to 8
   {
     loma::WorkspacePlan workspace_;
-    workspace_.add(0, 2, N * sizeof(real));  // Q
+    workspace_.add(1, 2, N * sizeof(real));  // Q
     workspace_.place();
     const real* const S_data_ = S.template const_data_ptr<real>();
     real* const V_data_ = V.template mutable_data_ptr<real>();
-    loma::kernel("loma::squash, lines 7 to 8", B, 9 * D * N, workspace_, [&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_) {
+    loma::kernel("loma::squash, lines 7 to 8", B, 16 * D * N, workspace_, [&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_) {
       real* const Q = reinterpret_cast<real*>(memory_ + workspace_.offset(0));
       for (int64_t b = begin_; b < end_; ++b) {
-        std::fill_n(Q, N, real(0));
-        // line 7: Q[n] += S[b, n, d] * S[b, n, d]
+        // line 7: Q[n] = sum(S[b, n, d] * S[b, n, d] for d in D)
         loma::inside(nested_, N, D, [&](int64_t begin_, int64_t end_) {
           squash__loop1<real>(Q, S_data_, D, N, b, begin_, end_);
         });

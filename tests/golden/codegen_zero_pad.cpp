@@ -1,4 +1,4 @@
-// line 4: Z[b, h, w] += zero_pad(X[b, h + p - 1, w + q - 1]) * K[p, q, h, w]
+// line 4: Z[b, h, w] = sum(zero_pad(X[b, h + p - 1, w + q - 1]) * K[p, q, h, w] for p in range(3) for q in range(3))
 template <typename real>
 static __attribute__((noinline)) void blur__loop1(
     real* __restrict Z_data_,
@@ -57,7 +57,7 @@ static loma::Tensor blur__body(const loma::Tensor& X_in_, const loma::Tensor& K_
   [[maybe_unused]] const int64_t H = X.size(1);
   [[maybe_unused]] const int64_t W = X.size(2);
   loma::Tensor Z;
-  // line 4: Z[b, h, w] += zero_pad(X[b, h + p - 1, w + q - 1]) * K[p, q, h, w]
+  // line 4: Z[b, h, w] = sum(zero_pad(X[b, h + p - 1, w + q - 1]) * K[p, q, h, w] for p in range(3) for q in range(3))
   Z = loma::empty({B, H, W}, loma::options<real>());
   loma::parallel(B * loma::floordiv(H + loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W))) - 1, loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W)))), 9 * H * W, [&](int64_t begin_, int64_t end_) {
     blur__loop1<real>(Z.template mutable_data_ptr<real>(), X.template const_data_ptr<real>(), K.template const_data_ptr<real>(), B, H, W, begin_, end_);
