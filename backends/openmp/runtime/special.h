@@ -43,13 +43,13 @@ inline real relu(real x) {
   return x <= 0 ? real(0) : x;
 }
 
-// exp of a negative number only, so that neither overflows. ``by_vectors``: with vector_math.h.
+// As PyTorch has it: where exp overflows, the result is 0. ``by_vectors``: with vector_math.h.
 template <typename real, bool by_vectors = true>
 inline real sigmoid(real x) {
-  const real low = -std::abs(x), small = by_vectors ? vector::exp<real>(low) : std::exp(low);
-  return (x >= 0 ? real(1) : small) / (real(1) + small);
+  return real(1) / (real(1) + (by_vectors ? vector::exp<real>(-x) : std::exp(-x)));
 }
 
+// exp of a negative number only, so that it does not overflow.
 template <typename real, bool by_vectors = true>
 inline real softplus(real x) {
   const real low = -std::abs(x), small = by_vectors ? vector::exp<real>(low) : std::exp(low);
