@@ -34,6 +34,7 @@ from loma.passes.canonical.recurrences.scans import scans as scans
 from loma.passes.canonical.recurrences.windows import windows as windows
 from loma.passes.canonical.dimensions.quotients import quotients as quotients
 from loma.passes.canonical.dimensions.shapes import shapes as shapes
+from loma.passes.canonical.recurrences.states import states as states
 from loma.passes.canonical.scatters import scatters as scatters
 from loma.passes.canonical.short import short as short
 from loma.passes.canonical.temporaries import temporaries as temporaries
@@ -61,7 +62,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "operators" in wanted:
         module = operators(joins(module), every)
     if "loops" in wanted:
-        module = loops(extremes(increments(whole_ranges(module))))
+        module = states(loops(extremes(increments(whole_ranges(module)))))
     if "divisions" in wanted:
         module = quotients(module)
     module = zeroing(first_write(module))
