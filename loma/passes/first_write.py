@@ -35,7 +35,7 @@ def first_writes(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     out: list[Stmt | None] = list(body)
     places = _mentions(body)
     for position, stmt in enumerate(body):
-        if not isinstance(stmt, Declare) or not _is_zero(stmt.value):
+        if not isinstance(stmt, Declare) or not is_zero(stmt.value):
             continue
         name = stmt.target.name
         later = next((place for place in places[name] if place > position), None)
@@ -99,7 +99,7 @@ def _whole_first(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     it may assign. Additions to parts that make up the tensor assign, too."""
     out = list(body)
     for stmt in body:
-        if not isinstance(stmt, Declare) or not _is_zero(stmt.value):
+        if not isinstance(stmt, Declare) or not is_zero(stmt.value):
             continue
         name = stmt.target.name
         added = _added(out, out.index(stmt) + 1, name)
@@ -142,7 +142,8 @@ def _covers(stmt: Stmt) -> bool:
     return isinstance(stmt, IndexAssign) and covers(stmt) and assigned(stmt).op == "="
 
 
-def _is_zero(value: Expr | None) -> bool:
+def is_zero(value: Expr | None) -> bool:
+    """Whether a declaration with that value gives a variable zeros."""
     return value is None or (isinstance(value, Op) and OPS[value.name].fill == 0)
 
 

@@ -15,7 +15,7 @@ from loma.core.ir import (
     Var, Zero, replace,
 )  # fmt: skip
 from loma.core.sizes import constant
-from loma.core.walk import free_variables, map_blocks, map_tensor_functions, subscripts, walk
+from loma.core.walk import free_variables, map_blocks, map_tensor_functions, walk
 from loma.passes.liveness import covers
 from loma.passes.outer import summand
 
@@ -50,22 +50,20 @@ def _scattered(stmt: IndexAssign) -> tuple[Stmt, ...] | None:
     if tensor.name in read or (stmt.op == "=" and not covers(replace(stmt, axes=own))):
         return None
     for axis in own:
-        number = _number(body.cond, axis, summed)
-        if number is None or list(subscripts(target)).count(Var(axis.name, INT)) != 1:
+        index, number = Var(axis.name, INT), _number(body.cond, axis, summed)
+        if number is None or target.subscripts.count(index) != 1:
             continue
         equal, value = number
         inside = Binary("<=", IntConst(0), value, INT), Binary("<", value, axis.extent, INT)
-        tests = (t for test in conjuncts(body.cond) for t in (inside if test == equal else (test,)))
-        taken = next(tests)
-        for test in tests:
-            taken = b.binary("and", taken, test)
+        tests = (inside if test == equal else (test,) for test in conjuncts(body.cond))
+        taken = b.every([test for held in tests for test in held])
         rest = replace(body, cond=taken)
-        others = [sub for sub in subscripts(target) if sub != Var(axis.name, INT)]
+        others = [sub for sub in target.subscripts if sub != index]
         ranges = [a.extent for a in (*own, *summed) if a is not axis]
         if any(axis.name in free_variables(e) for e in (rest, *others, *ranges)):
             continue
         place = b.select(taken, value, IntConst(0))
-        at = tuple(place if sub == Var(axis.name, INT) else sub for sub in subscripts(target))
+        at = tuple(place if sub == index else sub for sub in target.subscripts)
         axes = (*(a for a in own if a is not axis), *summed)
         added = IndexAssign(replace(target, subscripts=at), "+=", rest, axes, stmt.span)
         some = Binary(">", axis.extent, IntConst(0), INT)

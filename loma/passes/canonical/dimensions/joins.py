@@ -14,8 +14,8 @@ from loma.core.ir import (
     Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
-from loma.core.ops import OPS
 from loma.core.walk import map_children, map_expressions, map_tensor_functions
+from loma.passes.first_write import is_zero
 
 
 def joins(module: Module) -> Module:
@@ -33,7 +33,7 @@ def _function(function: Function, changed: frozenset[str]) -> Function:
     for stmt in function.body:
         stmt = map_expressions(stmt, _repeated)
         match stmt:
-            case Declare(Var(name), Op() as value) if _is_zero(value) and name not in changed:
+            case Declare(Var(name), Op() as value) if is_zero(value) and name not in changed:
                 zeros.add(name)
                 out.append(stmt)
             case Declare(Var() as target, Op("cat") as value):
@@ -70,7 +70,7 @@ def _between_zeros(
         own = sizes.dims_of(part)
         if len(own) != len(dims):
             return []
-        if not _is_zero(part) and not (isinstance(part, Var) and part.name in zeros):
+        if not is_zero(part) and not (isinstance(part, Var) and part.name in zeros):
             if not isinstance(part, Var):
                 return []
             axes = tuple(Axis(names.fresh(f"_i{k}"), size) for k, size in enumerate(own))
@@ -81,10 +81,6 @@ def _between_zeros(
             filled.append(IndexAssign(place, "=", read, axes, stmt.span))
         begin = sizes.arith("+", begin, own[dim])
     return filled if len(filled) <= len(value.args) else []
-
-
-def _is_zero(value: Expr) -> bool:
-    return isinstance(value, Op) and OPS[value.name].fill == 0
 
 
 def _dim(value: Op) -> int | None:

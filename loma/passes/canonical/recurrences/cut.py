@@ -94,9 +94,7 @@ class _Ranges:
         body = tuple(_moved(stmt, loop.counter, start, first) for stmt in loop.body)
         if self._lost(start) & {name for stmt in statements(body) for name in own_names(stmt)}:
             return loop
-        self._idle |= self._known.keys()
-        place = b.binary("+", first, Var(loop.counter, INT))
-        test = b.every([_limit(limit, place) for limit in limits])
+        test = self._inside(loop.counter, first, limits)
         return replace(loop, extent=extent, body=(If(test, body, (), loop.span),))
 
     def _value(self, expr: Expr, counters: frozenset[str]) -> Expr:
@@ -114,9 +112,7 @@ class _Ranges:
         body = _at(expr.body, axis.name, start, first)
         if self._lost(start) & free_variables(body):
             return expr
-        self._idle |= self._known.keys()
-        place = b.binary("+", first, Var(axis.name, INT))
-        test = b.every([_limit(limit, place) for limit in limits])
+        test = self._inside(axis.name, first, limits)
         value = b.select(test, body, b.flt(_NEUTRAL[expr.kind]))
         return replace(expr, body=value, axes=(Axis(axis.name, extent),))
 
@@ -143,6 +139,12 @@ class _Ranges:
                     limits += [(True, limit) for limit in highs if limit is not high]
                     return start, low, length, limits
         return None
+
+    def _inside(self, counter: str, first: Expr, limits: list[tuple[bool, Expr]]) -> Expr:
+        """What holds in the range that was cut off, which needs the ints it was made of no more."""
+        self._idle |= self._known.keys()
+        place = b.binary("+", first, Var(counter, INT))
+        return b.every([_limit(limit, place) for limit in limits])
 
     def _lost(self, start: Expr) -> frozenset[str]:
         """What nothing shall read any more where a range began."""
