@@ -4,20 +4,23 @@
         h[t + 1, n] = a[t, n] * h[t, n] + x[t, n]        y[t, n] = a[t, n] * (...) + x[t, n]
     y[t, n] = h[t + 1, n]                            # (...): y[t - 1, n] if t - 1 >= 0 else 0.0
 
-The state would be set to zero, filled and copied; nothing but the zeros is ever in its first row.
+or ``return h[1:]`` for the copy. The state would be set to zero, filled and copied; nothing but the
+zeros is ever in its first row.
 """
 
 from __future__ import annotations
 
 from loma.core import builder as b
 from loma.core.ir import (
-    INT, Binary, Declare, Expr, For, Function, Index, IndexAssign, IntConst, Module, Stmt,
-    TensorType, Var, replace,
+    INT, Axis, Binary, Declare, Expr, For, Function, Index, IndexAssign, IntConst, Module, Op,
+    Return, Stmt, TensorType, Var, replace,
 )  # fmt: skip
-from loma.core.sizes import arith, constant, dims_of, equal
+from loma.core.names import Names, names_of
+from loma.core.sizes import arith, constant, dims_of, equal, size_variables
 from loma.core.walk import (
     map_children, map_tensor_functions, mentioned_names, root, variables,
 )  # fmt: skip
+from loma.passes.canonical.views import element, slice_start
 from loma.passes.liveness import covers
 
 Block = tuple[Stmt, ...]
@@ -30,10 +33,41 @@ def states(module: Module) -> Module:
 
 def _without_states(function: Function) -> Function:
     body = function.body
-    for copy in function.body:
-        if isinstance(copy, IndexAssign):
-            body = _without_state(body, copy) or body
+    for stmt in function.body:
+        match stmt:
+            case IndexAssign():
+                body = _without_state(body, stmt) or body
+            case Return(values):
+                for value in values:
+                    body = _with_result(replace(function, body=body), value) or body
+            case _:
+                pass
     return replace(function, body=body)
+
+
+def _with_result(function: Function, part: Expr) -> Block | None:
+    """The body with a loop that fills the result that is a slice of a state."""
+    if not isinstance(part, Op) or part.name != "slice" or not isinstance(part.args[0], Var):
+        return None
+    state, names = part.args[0], Names(names_of(function))
+    start = slice_start(part, frozenset(size_variables(function)).__contains__)
+    if start is None:
+        return None
+    axes = tuple(Axis(names.fresh(f"_i{k}"), dim) for k, dim in enumerate(dims_of(part)))
+    here = tuple(Var(axis.name, INT) for axis in axes)
+    there = element(part, here)
+    assert there is not None
+    to = Var(names.fresh(f"_{state.name.lstrip('_')}_slice"), part.type)
+    copy = IndexAssign(Index(to, here, there.type), "=", there, axes, part.span)
+    body: list[Stmt] = []
+    for stmt in function.body:
+        if isinstance(stmt, Declare) and stmt.target.name == state.name:
+            body.append(Declare(to, None, stmt.span))
+        if isinstance(stmt, Return):
+            body.append(copy)
+            stmt = replace(stmt, values=tuple(to if v is part else v for v in stmt.values))
+        body.append(stmt)
+    return _without_state(tuple(body), copy)
 
 
 def _without_state(body: Block, copy: IndexAssign) -> Block | None:
