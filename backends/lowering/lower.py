@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -22,7 +22,7 @@ from loma.backends.schedule import storage
 from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
-    Allocate, Branch, Buffer, Bytes, Carry, Clear, Contract, Convolve, Count, Either,
+    Allocate, Branch, Buffer, Bytes, Carry, Clear, Contract, Convolve, Count, Drop, Either,
     HostNode, Later, Launch, Numbers, PairsPass, Pass, Piece, Question, Repeat, Reserve, Run,
     Serial, Spread, Stream, Unit,
 )  # fmt: skip
@@ -30,8 +30,8 @@ from loma.core import sizes
 from loma.core.distinct import fill_together
 from loma.core.effects import assigned, declared, written_places
 from loma.core.ir import (
-    INT, Assign, AtomicAdd, Axis, Binary, Declare, Expr, For, If, Index, IndexAssign, IntConst, Pop,
-    Push, Reduce, Return, Stmt, TensorType, Var, While, Zero,
+    INT, Assign, AtomicAdd, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign,
+    IntConst, Pop, Push, Reduce, Return, Stmt, TensorType, Var, While, Zero,
 )  # fmt: skip
 from loma.core.walk import (
     blocks, map_children, map_expressions, mentioned_names, own_names, root, substitute, walk,
@@ -70,6 +70,8 @@ class Lowering:
         function = context.function
         is_backward = function.half == "backward"
         self._needs = function.params[-len(function.results) :] if is_backward else ()
+        self._guarded = _guarded(function) if self._needs and function.results else {}
+        self._dropped: dict[str, Var] = {}  # of these, what has memory that nothing may have filled
 
     def block(self, steps: Sequence[Step], outermost: bool = True) -> tuple[HostNode, ...]:
         before, self._outermost = self._outermost, outermost
@@ -140,6 +142,8 @@ class Lowering:
         fresh = False
         nodes: list[HostNode] = []
         for name in sorted(own_names(stmt)):
+            if isinstance(stmt, Return) and name in self._dropped:
+                nodes.append(Drop(Var(name, self._lazy[name]), self._dropped[name]))
             if name not in self._lazy or name in self._ready:
                 continue
             if isinstance(stmt, Return) and self._needs:
@@ -184,16 +188,22 @@ class Lowering:
     def _allocate_for(self, step: Kernel | Panels, private: set[str]) -> list[HostNode]:
         """Memory for what outlives a kernel and is used there for the first time."""
         written = frozenset(self._lazy) - private
-        _, before = Liveness(()).block(step.source, written)
+        _, before_all = Liveness(()).block(step.source, written)
         names = mentioned_names(step.source)
         sums = {n for p in panels_of(step) for n in p.sums} if isinstance(step, Panels) else set()
         nodes: list[HostNode] = []
         for name in sorted((names & written) - self._ready):
             unknown = self._may_have_memory(name)
+            before, need = before_all, self._guarded.get(name)
             own = [stmt for stmt in step.source if name in mentioned_names((stmt,))]
+            if need is not None:
+                own = [inner for stmt in own if isinstance(stmt, If) for inner in stmt.then]
+                _, before = Liveness(()).block(tuple(own), frozenset({name}))
             whole = name not in before or fill_together(_assignments(own), name) > 0
             blank = whole and name not in sums and not unknown
             nodes.append(self._allocate(name, not blank, unknown))
+            if blank and need is not None:
+                self._dropped[name] = need
         return nodes
 
     # --------------------------------------------------------------------------- statements
@@ -523,6 +533,36 @@ class Lowering:
 def _operands(sweep: Sweep) -> tuple[Var, ...]:
     found = sweep.found
     return tuple(e.tensor for e in (found.scores.query, found.scores.key, found.values))
+
+
+def _guarded(function: Function) -> dict[str, Var]:
+    """The results of a backward function that nothing mentions but where they are wanted, and the
+    parameters that say so."""
+    body, last = list(_inside_steps(function.body[:-1])), function.body[-1]
+    assert isinstance(last, Return)
+    names = [value.name if isinstance(value, Var) else "" for value in last.values]
+    found: dict[str, Var] = {}
+    for name, param in zip(names, function.params[-len(names) :], strict=True):
+        need = Var(param.name, param.type)
+        using = [
+            stmt
+            for stmt in body
+            if name in mentioned_names((stmt,)) and not isinstance(stmt, Declare)
+        ]
+        inside = all(isinstance(s, If) and s.cond == need and not s.other for s in using)
+        if inside and names.count(name) == 1:
+            found[name] = need
+    return found
+
+
+def _inside_steps(body: Iterable[Stmt]) -> Iterator[Stmt]:
+    """Statements, and for a step those that it runs."""
+    for stmt in body:
+        match stmt:
+            case If(IntConst(), then):
+                yield from _inside_steps(then)
+            case _:
+                yield stmt
 
 
 def _assignments(statements: Sequence[Stmt]) -> list[Stmt]:

@@ -48,6 +48,14 @@ class Clear:
 
 
 @dataclass(frozen=True, slots=True)
+class Drop:
+    """A tensor loses its memory if the variable ``wanted`` is 0: nothing has been written there."""
+
+    var: Var
+    wanted: Var
+
+
+@dataclass(frozen=True, slots=True)
 class Permute:
     """A dense copy of a tensor with its dimensions in another order."""
 
@@ -449,7 +457,7 @@ class Either:
 
 
 HostNode: TypeAlias = (
-    Reserve | Allocate | Clear | Permute | Later | CheckRange | CheckSome | CheckOnce
+    Reserve | Allocate | Clear | Drop | Permute | Later | CheckRange | CheckSome | CheckOnce
     | Contract | Convolve | Run | Unit | Branch | Count | Repeat | Serial | Launch | Stream
     | Group | Spread | Carry | Pass | PairsPass | Either | Parallel | InPlace
 )  # fmt: skip

@@ -8,8 +8,8 @@ from typing import assert_never
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.schedule.host import (
     Allocate, Arranged, Branch, Bytes, Carry, CheckOnce, CheckRange, CheckSome, Clear, Contract,
-    Convolve, Count, Either, Group, HostNode, Later, Launch, Meeting, Operand, PairsPass, Pass,
-    Permute, Piece, Question, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
+    Convolve, Count, Drop, Either, Group, HostNode, Later, Launch, Meeting, Operand, PairsPass,
+    Pass, Permute, Piece, Question, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.printer import INDENT, indented, name, named, print_tree, text
@@ -48,6 +48,8 @@ def _node(node: HostNode) -> list[str]:
             return [_allocate(node)]
         case Clear(var, if_allocated):
             return [f"clear {name(var)}{', if it has memory' if if_allocated else ''}"]
+        case Drop(var, wanted):
+            return [f"drop {name(var)}, if not {name(wanted)}"]
         case Permute(var, operand, order):
             return [f"{name(var)} = permute({name(operand)}, {list(order)})"]
         case Later(var, body, value):

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from loma.backends.schedule.host import (
     Allocate, Branch, Carry, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count,
-    Either, Group, HostNode, Later, Launch, PairsPass, Pass, Permute, Piece, Repeat, Reserve,
+    Drop, Either, Group, HostNode, Later, Launch, PairsPass, Pass, Permute, Piece, Repeat, Reserve,
     Run, Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.host_printer import head
@@ -117,6 +117,9 @@ class _Verifier:
             case Clear(var):
                 self.tensor(var)
                 self.written(var.name)
+            case Drop(var, wanted):
+                self.tensor(var)
+                self.ints(wanted)
             case Permute(var, operand, order):
                 self.tensor(operand)
                 self.alone()

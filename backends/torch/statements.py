@@ -16,7 +16,7 @@ from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.host import (
     Allocate, Branch, Carry, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count,
-    Either, Group, HostNode, Later, Launch, PairsPass, Pass, Permute, Repeat, Reserve, Run,
+    Drop, Either, Group, HostNode, Later, Launch, PairsPass, Pass, Permute, Repeat, Reserve, Run,
     Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
@@ -74,6 +74,9 @@ class Statements:
                 self._allocate(node)
             case Clear():
                 self._clear(node)
+            case Drop(var, wanted):
+                name = context.variable(var)
+                writer.line(f"if ({cpp_name(wanted.name)} == 0) {name} = loma::Tensor();")
             case Permute(var, operand, order):
                 numbers = ", ".join(map(str, order))
                 copy = f"loma::permuted({context.variable(operand)}, {{{numbers}}})"

@@ -6,6 +6,7 @@ import pytest
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 
+import loma
 from loma import passes, pipeline
 
 COUNTED = """
@@ -54,3 +55,22 @@ def test_values_of_what_is_shared(sizes: tuple[int, int]) -> None:
     text = with_derivative(SHARED)
     for change in (lambda module: module, passes.optimise):
         compare(Point("f", text, "f", args), Changed(text, verified(change)))
+
+
+def test_what_is_filled_where_it_is_wanted_is_not_set_to_zero() -> None:
+    text = pipeline.stage_text(SHARED, "schedule", "f__backward")
+    assert "allocate _d_p\n" in text
+    assert "drop _d_p, if not _need_p\n" in text
+    assert "zeros, if it has no memory" not in text
+
+
+@pytest.mark.parametrize("wanted", [(True, False, False), (False, True, False), (True, True, True)])
+def test_adjoints_that_are_not_wanted(wanted: tuple[bool, bool, bool]) -> None:
+    generator = torch.Generator().manual_seed(4)
+    p, q, h = (torch.randn(s, generator=generator) for s in ((5, 300), (5, 300), (300,)))
+    args = [x.requires_grad_(need) for x, need in zip((p, q, h), wanted, strict=True)]
+    inputs = [x for x in args if x.requires_grad]
+    with torch.autograd.set_detect_anomaly(True):  # looks into whatever a backward part gives
+        found = torch.autograd.grad(loma.compile(SHARED).f(*args).sum(), inputs)
+    result = torch.sigmoid(p.double() + q.double()) * torch.tanh(p.double() * h.double())
+    torch.testing.assert_close(found, torch.autograd.grad(result.sum(), inputs))

@@ -26,12 +26,13 @@ FUNCTIONS = [
     ("registers", "windows"), ("guarded", "guarded"), ("sums", "sums"),
     ("streamed", "streamed"), ("streamed", "remainders"), ("turned", "turned"),
     ("transposed_squares", "transposed_squares"), ("kept", "sampled"),
+    ("out_call_in_a_loop", "add_square__backward"),
 ]  # fmt: skip
 
 
 def _module(programs: list[tuple[str, str]], program: str, function: str) -> Module:
     texts = [text for name, text in programs if name == program]
-    text = next(t for t in texts if f"def {function.removesuffix('__forward')}(" in t)
+    text = next(t for t in texts if f"def {function.partition('__')[0]}(" in t)
     return pipeline.program(text, program).module
 
 

@@ -27,8 +27,8 @@ from tree_routines import convolve
 from tree_loops import run_tree
 from loma.backends.schedule.host import (
     Allocate, Arranged, Branch, Buffer, Carry, CheckOnce, CheckRange, CheckSome, Clear, Contract,
-    Convolve, Count, Either, Group, HostNode, Later, Launch, Operand, PairsPass, Pass, Permute,
-    Piece, Question, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
+    Convolve, Count, Drop, Either, Group, HostNode, Later, Launch, Operand, PairsPass, Pass,
+    Permute, Piece, Question, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core.effects import written
@@ -129,6 +129,9 @@ class _Host:
                 env.pop(var.name, None)
             case Allocate():
                 self.allocate(node)
+            case Drop(var, needed):
+                if not self.true(needed):
+                    del env[var.name]
             case Clear(var, if_allocated):
                 if var.name in env or not if_allocated:
                     env[var.name][...] = 0
