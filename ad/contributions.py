@@ -130,14 +130,22 @@ def contributions(
 
     visit(expr, g, ())
     return [
-        Contribution(place, padded, b.total([_where(*own) for own in terms.items()]), guard)
+        Contribution(place, padded, _total(terms), guard)
         for (place, padded, guard), terms in found.items()
     ]
 
 
-def _where(conditions: tuple[Expr, ...], values: list[Expr]) -> Expr:
-    """The sum of what counts where these conditions hold, zero elsewhere."""
-    value = b.total(values)
-    for condition in reversed(conditions):
-        value = b.select(condition, value, b.flt(0))
-    return value
+def _total(terms: dict[tuple[Expr, ...], list[Expr]]) -> Expr:
+    """The sum of what counts where some conditions hold, as choices: what counts where a condition
+    holds, and where it does not, is one of two values."""
+    sides: dict[Expr, tuple[dict[tuple[Expr, ...], list[Expr]], ...]] = {}
+    for (first, *rest), values in ((key, value) for key, value in terms.items() if key):
+        denied = isinstance(first, Unary) and first.op == "not"
+        condition = first.operand if isinstance(first, Unary) and denied else first
+        sides.setdefault(condition, ({}, {}))[denied][tuple(rest)] = values
+    total = list(terms.get((), ()))
+    for condition, (then, other) in sides.items():
+        if not then:
+            condition, then, other = b.unary("not", condition), other, then
+        total.append(b.select(condition, _total(then), _total(other) if other else b.flt(0)))
+    return b.total(total)
