@@ -76,6 +76,13 @@ inline number min(number a, number b) {
   return b != b ? b : smaller;
 }
 
+// Of choices inside choices each is a choice of two values that are there, one instruction for a
+// vector. With three values, one of which is taken, compilers make masks for all of them.
+template <typename number>
+inline number choose(bool first, number a, number b) {
+  return first ? a : b;
+}
+
 // x * y + z, rounded once.
 template <typename real>
 inline real fma(real x, real y, real z) {

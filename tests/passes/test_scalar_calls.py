@@ -1,0 +1,84 @@
+"""Calls of scalar functions, replaced by what the functions compute."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from changed_programs import Changed, Point, compare, verified, with_derivative
+
+from loma import passes, pipeline
+from loma.core.walk import calls
+from loma.frontend import parse
+from loma.passes.canonical import scalar_calls
+
+# What a function of x, y and k does, and whether it is replaced
+FUNCTIONS = {
+    "branches": (
+        "z : float\nif x > 1.0:\n    z = x\nelif x < y:\n    z = -y\n"
+        "else:\n    z = x * y\nreturn z",
+        True,
+    ),
+    "one_branch": ("z : float = x\nif x > y:\n    z = 2.0 * y\nreturn z * z", True),
+    "added_to": ("z : float = x\nif x > y:\n    z += sin(y)\nreturn z", True),
+    "nothing_at_first": ("z : float\nif k > 1:\n    z += x\nreturn z + y", True),
+    "an_int": ("n : int = k\nif x > y:\n    n = 2 * k\nreturn x * n", True),
+    "an_argument_changes": ("t : float = x\nif t > y:\n    t = y\nt = t * x\nreturn t", True),
+    "both_change": (
+        "a : float = x\nb : float = y\nif x < y:\n    a = y\n    b = x\nreturn a - b",
+        True,
+    ),
+    "branch_in_a_branch": (
+        "z : float\nif x > 0.0:\n    if y > 0.0:\n        z = x\n    else:\n        z = y * y\n"
+        "else:\n    z = exp(x)\nreturn z",
+        True,
+    ),
+    "a_loop": ("z : float = x\nfor i in range(3):\n    z = z * y\nreturn z", False),
+    # What is not looked at where a branch is taken would not be refused.
+    "may_fail": ("n : int = 6 // k\nz : float = x\nif x > y:\n    z = x * n\nreturn z", False),
+}  # fmt: skip
+
+
+def _program(body: str) -> str:
+    indented = body.replace("\n", "\n    ")
+    return (
+        "def g(x : In[float], y : In[float], k : In[int]) -> float:\n    "
+        f"{indented}\n\n"
+        "def f(x : In[Tensor[N]], y : In[Tensor[N]]) -> Tensor[N]:\n"
+        "    z : Tensor[N]\n    z[i] = g(x[i], y[i], i + 1)\n    return z\n"
+    )
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str) -> None:
+    body, goes = FUNCTIONS[name]
+    text = _program(body)
+    called = calls(scalar_calls(parse(text)).function("f").body)
+    assert any(True for _ in called) != goes
+    generator = torch.Generator().manual_seed(1)
+    args = tuple(torch.randn(9, generator=generator, dtype=torch.float64) for _ in range(2))
+    whole = with_derivative(text)
+    for change in (scalar_calls, passes.optimise):
+        compare(Point("f", whole, "f", args), Changed(whole, verified(change)))
+
+
+HUBER = """
+def f(x : In[Tensor[N]]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = {value}
+    return y
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "together"),
+    [
+        ("x[i] if x[i] > 1.0 else -x[i] if x[i] < 0.0 else 2.0 * x[i]", True),
+        ("x[i] if x[i] > 1.0 else exp(x[i]) if x[i] < 0.0 else 2.0 * x[i]", False),
+        ("x[i] if x[i] > 1.0 else x[i - 1] if i > 0 else 0.0", False),
+        ("x[i] if x[i] > 1.0 else 2.0 * x[i]", False),
+    ],
+)
+def test_choices_of_numbers_that_are_there(value: str, together: bool) -> None:
+    """Of these both are computed before one is taken; of others, only what is taken."""
+    text = HUBER.format(value=value)
+    assert ("choose" in pipeline.stage_text(text, "cpp", "f")) == together
