@@ -1,7 +1,8 @@
 """Reverse mode on one scalar expression: which reads it adds what to.
 
 The adjoint ``g`` of the expression's value goes down the tree; at every read of an active variable
-the product of ``g`` with the partial derivatives on the way is a contribution. What stands in a
+the product of ``g`` with the partial derivatives on the way is a contribution. Where one part
+stands in several places, its adjoints from all of them go down together. What stands in a
 branch of a conditional expression contributes only where that branch is taken: the condition guards
 the whole product, so that not even a NaN gets through. Elsewhere there may be no such element, as
 in ``x[i - d] if i >= d else 0.0``: then the condition is told beside the contribution.
@@ -9,9 +10,10 @@ in ``x[i - d] if i >= d else 0.0``: then the condition is told beside the contri
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from loma.ad.activity import reaches
 from loma.ad.rules import SCALAR_RULES
@@ -21,7 +23,7 @@ from loma.core.ir import (
     FLOAT, ArrayType, Binary, Builtin, Call, Expr, FloatConst, FloatType, Index, IntConst, IntType,
     MakeStruct, Member, NoDiff, Op, Place, Reduce, Select, Unary, Var, ZeroPad,
 )  # fmt: skip
-from loma.core.walk import certain_reads, root, walk
+from loma.core.walk import certain_reads, children, root, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Contribution:
 
 
 PartialName = Callable[[str, int], str]
+_Terms: TypeAlias = dict[tuple[Expr, ...], list[Expr]]  # what counts under which conditions
 
 
 def always_exists(place: Place) -> bool:
@@ -72,7 +75,8 @@ def contributions(
     another read has in any case, and constant subscripts of arrays of known size, which are checked
     where the program is read.
     """
-    found: dict[tuple[Place, bool, Expr | None], dict[tuple[Expr, ...], list[Expr]]] = {}
+    found: dict[tuple[Place, bool, Expr | None], _Terms] = {}
+    again: dict[Expr, _Terms] = {part: {} for part in _repeated(expr)}
     certain = set(certain_reads(expr))
 
     def emit(place: Place, padded: bool, value: Expr, guards: tuple[Expr, ...]) -> None:
@@ -85,6 +89,12 @@ def contributions(
         terms.setdefault(conditions, []).append(value)
 
     def visit(expr: Expr, g: Expr, guards: tuple[Expr, ...]) -> None:
+        if expr in again:
+            again[expr].setdefault(guards, []).append(g)
+        else:
+            descend(expr, g, guards)
+
+    def descend(expr: Expr, g: Expr, guards: tuple[Expr, ...]) -> None:
         if isinstance(expr.type, IntType):
             return
         match expr:
@@ -129,16 +139,56 @@ def contributions(
                 visit(arg, times(g, partial), guards)
 
     visit(expr, g, ())
+    for part, terms in again.items():
+        for guards, total in _together(terms):
+            descend(part, total, guards)
+    order = {
+        node: -k for k, node in enumerate(reversed(list(walk(expr))))
+    }  # where it is first read
     return [
         Contribution(place, padded, _total(terms), guard)
-        for (place, padded, guard), terms in found.items()
+        for (place, padded, guard), terms in sorted(
+            found.items(), key=lambda item: order[item[0][0]]
+        )
     ]
 
 
-def _total(terms: dict[tuple[Expr, ...], list[Expr]]) -> Expr:
+def _repeated(expr: Expr) -> list[Expr]:
+    """The parts, more than reads, that stand in several places, those first that have others in
+    them."""
+    counts: Counter[Expr] = Counter()
+    sizes: dict[Expr, int] = {}
+
+    def count(part: Expr) -> int:
+        if part not in sizes:
+            sizes[part] = 1 + sum(map(count, children(part)))
+        counts[part] += 1
+        return sizes[part]
+
+    count(expr)
+    plain = (Var, Index, Member, IntConst, FloatConst, NoDiff, ZeroPad)
+    parts = (p for p, n in counts.items() if n > 1 and p.type == FLOAT and not isinstance(p, plain))
+    return sorted(parts, key=lambda part: -sizes[part])
+
+
+def _together(terms: _Terms) -> list[tuple[tuple[Expr, ...], Expr]]:
+    """Adjoints of one value under some conditions, as few as may be: where one counts if a
+    condition holds, and another if it does not, one of them counts in any case."""
+    left = {guards: b.total(values) for guards, values in terms.items()}
+    for length in range(max(map(len, left), default=0), 0, -1):
+        for guards in [own for own in left if len(own) == length]:
+            around = guards[:-1]
+            then, other = (*around, guards[-1]), (*around, b.unary("not", guards[-1]))
+            if then in left and other in left:
+                chosen = b.select(guards[-1], left.pop(then), left.pop(other))
+                left[around] = b.add(left[around], chosen) if around in left else chosen
+    return list(left.items())
+
+
+def _total(terms: _Terms) -> Expr:
     """The sum of what counts where some conditions hold, as choices: what counts where a condition
     holds, and where it does not, is one of two values."""
-    sides: dict[Expr, tuple[dict[tuple[Expr, ...], list[Expr]], ...]] = {}
+    sides: dict[Expr, tuple[_Terms, _Terms]] = {}
     for (first, *rest), values in ((key, value) for key, value in terms.items() if key):
         denied = isinstance(first, Unary) and first.op == "not"
         condition = first.operand if isinstance(first, Unary) and denied else first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import math
 import re
 
 import pytest
@@ -12,6 +13,7 @@ from guard_cases import CASES
 from oracle import Program, check_case, differentiable, entry
 from sampled import one_in
 
+import loma
 from loma import pipeline
 
 BY_NAME = {case.name: case for case in CASES}
@@ -193,6 +195,31 @@ def test_a_guard_that_lets_too_much_through(failing: Program, name: str) -> None
     args, _ = ERRORS[name]
     with pytest.raises(ValueError, match="line"):
         failing.value(name, args)
+
+
+def test_adjoints_of_what_stands_in_several_places_go_down_together() -> None:
+    text = """
+def f(x : In[Tensor[N]], w : In[Tensor[N]]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = (x[i] - w[i]) * sin(x[i] - w[i]) if x[i] > 0.0 else exp(x[i] - w[i])
+    return y
+"""
+    shown = pipeline.stage_text(text, "optimised", "f__backward").replace("\n", " ")
+    of_x = shown.split("_d_x[i] = ")[1].split(" if _need_w")[0].strip()
+    of_w = shown.split("_d_w[i] = ")[1].split(" return")[0].strip()
+    assert of_w == f"-({of_x})"
+
+
+def test_what_a_condition_guards_every_time_stays_under_it() -> None:
+    text = """
+def f(x : In[Tensor[N]]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = sqrt(x[i]) * exp(sqrt(x[i])) if x[i] > 0.0 else 0.0
+    return y
+"""
+    x = torch.tensor([0.0, 4.0], dtype=torch.float64, requires_grad=True)
+    (found,) = torch.autograd.grad(loma.compile(text).f(x).sum(), x)
+    torch.testing.assert_close(found, torch.tensor([0.0, 0.75 * math.e**2], dtype=torch.float64))
 
 
 def test_terms_under_one_condition_are_one_choice() -> None:
