@@ -61,6 +61,24 @@ def test_functions(name: str) -> None:
         compare(Point("f", whole, "f", args), Changed(whole, verified(change)))
 
 
+def test_a_call_of_a_sum_is_written_out_where_that_is_a_tensor() -> None:
+    """Each sum is taken once, whatever a function does with it."""
+    head = "def g(x : In[float]) -> float:\n    y : float = x\n    if x < 0.0:\n        y = x * x\n"
+    sums = "z[i] = g(sum(x[i, k] * w[k] for k in K))"
+    text = (
+        f"{head}    return y\n\n"
+        "def f(x : In[Tensor[N, K]], w : In[Tensor[K]]) -> Tensor[N]:\n"
+        f"    z : Tensor[N]\n    {sums}\n    return z\n"
+    )
+    shown = pipeline.stage_text(text, "optimised", "f")
+    assert shown.count("w[k]") == 1
+    assert "g(" not in shown
+    generator = torch.Generator().manual_seed(1)
+    args = tuple(torch.randn(s, generator=generator, dtype=torch.float64) for s in ((4, 3), (3,)))
+    whole = with_derivative(text)
+    compare(Point("f", whole, "f", args), Changed(whole, verified(passes.optimise)))
+
+
 HUBER = """
 def f(x : In[Tensor[N]]) -> Tensor[N]:
     y : Tensor[N]

@@ -85,6 +85,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "reductions" in wanted:
         module = short(module, extremes=every)
         module = scatters(reductions(module if every else windows(module)))
+        module = scalar_calls(module) if "inline" in wanted else module  # of what are tensors now
     if "exponentials" in wanted:
         module = exponentials(module)
     if {"reductions", "temporaries", "invariants"} <= set(wanted):  # weights divided by their sum

@@ -3,7 +3,7 @@
 An activation, or any other expression that a program has given a name, is so the same to every pass
 as where it is written out. Functions are replaced that define numbers one after the other, also in
 branches, which are choices then. What has loops, arrays or structs stays a call, and so does what
-would compute an argument twice that is more than arithmetic on what is read.
+would sum an argument twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from loma.core import builder as b
 from loma.core.ir import (
     FLOAT, INT, Assign, Builtin, Call, Declare, Expr, FloatType, Function, If, IndexAssign,
-    IntConst, IntType, Module, Return, Stmt, Type, Var, is_tensor_function, replace,
+    IntConst, IntType, Module, Reduce, Return, Stmt, Type, Var, is_tensor_function, replace,
 )  # fmt: skip
 from loma.core.ops import may_divide_by_zero
 from loma.core.walk import (
@@ -53,9 +53,13 @@ def scalar_calls(module: Module) -> Module:
 
 def _formula(function: Function) -> Expr | None:
     """What a function returns, in its arguments alone."""
-    if function.simd or any(
-        param.mode != "In" or not isinstance(param.type, IntType | FloatType)
-        for param in function.params
+    if (
+        function.simd
+        or not function.body
+        or any(
+            param.mode != "In" or not isinstance(param.type, IntType | FloatType)
+            for param in function.params
+        )
     ):
         return None
     params = {param.name: param.type for param in function.params}
@@ -126,7 +130,8 @@ def _value(call: Call, function: Function, formula: Expr) -> Expr:
             arg = Builtin("int2float", (arg,), FLOAT, arg.span)
         if arg.type != param.type:
             return call
-        if used[param.name] > 1 and any(isinstance(n, Builtin | Call) for n in walk(arg)):
+        if used[param.name] > 1 and any(isinstance(n, Call | Reduce) for n in walk(arg)):
             return call
         values[param.name] = arg
-    return substitute(formula, values)
+    found = substitute(formula, values)
+    return found if sum(1 for _ in walk(found)) <= 2 * _LARGEST else call
