@@ -34,6 +34,7 @@ from loma.core.names import Names, names_of
 from loma.core.sizes import size_variables
 from loma.core.walk import numbered
 from loma.passes.canonical.recurrences.scans import scans
+from loma.passes.canonical.costly import costly_once
 from loma.passes.first_write import first_writes
 from loma.passes.peeling import peeled
 
@@ -47,7 +48,10 @@ def fuse(
     iteration has one value of all indices that its statements share, as there are many threads."""
     if "scans" in config.optimisations():
         function = scans(function, ("sum",), elementwise=flat)
-        function = peeled(replace(function, body=first_writes(function.body)))
+        function = replace(function, body=first_writes(function.body))
+        apart = peeled(function)
+        if apart != function:
+            function = costly_once(apart, {})
 
     def steps(function: Function) -> tuple[Step, ...]:
         function = replace(function, body=numbered(beside(function).body))

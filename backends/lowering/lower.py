@@ -37,6 +37,7 @@ from loma.core.walk import (
     blocks, map_children, map_expressions, mentioned_names, own_names, root, substitute, walk,
     without_no_diff,
 )  # fmt: skip
+from loma.passes import peeling
 from loma.passes.liveness import Liveness
 
 
@@ -200,6 +201,7 @@ class Lowering:
                 own = [inner for stmt in own if isinstance(stmt, If) for inner in stmt.then]
                 _, before = Liveness(()).block(tuple(own), frozenset({name}))
             whole = name not in before or fill_together(_assignments(own), name) > 0
+            whole = whole or (len(own) > 1 and peeling.fill_together(own[0], own[1], name))
             blank = whole and name not in sums and not unknown
             nodes.append(self._allocate(name, not blank, unknown))
             if blank and need is not None:

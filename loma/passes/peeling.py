@@ -20,11 +20,13 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import (
-    expressions, free_variables, map_blocks, map_expressions, statements, substitute, walk,
+    expressions, free_variables, map_blocks, map_expressions, mentioned_names, statements,
+    substitute, variables, walk,
 )  # fmt: skip
 from loma.passes.canonical.copies import without_constant_conditions
-from loma.passes.canonical.recurrences.triangles import comparisons, decided
+from loma.passes.canonical.recurrences.decided import comparisons, decided, is_equality
 from loma.passes.fold import folded
+from loma.passes.liveness import filling
 
 LARGEST = 4  # index statements of a loop, of which there are two copies then
 
@@ -41,6 +43,50 @@ def peeled(function: Function) -> Function:
         return tuple(out)
 
     return replace(function, body=block(function.body))
+
+
+def fill_together(first: Stmt, second: Stmt, name: str) -> bool:
+    """Whether two loops, as they are made here, write every element of a tensor before they read
+    it."""
+    for once, others in ((first, second), (second, first)):
+        match once, others:
+            case For(_, Builtin("min", (extent, _))), For(_, rest) if rest == arith(
+                "-", extent, ONE
+            ):
+                pass
+            case _:
+                continue
+        assert isinstance(once, For)
+        assert isinstance(others, For)
+        apart, stmt = (
+            [s for s in loop.body if name in mentioned_names((s,))] for loop in (once, others)
+        )
+        if len(apart) == len(stmt) == 1 and _fill(
+            apart[0], replace(others, extent=extent, body=tuple(stmt)), name
+        ):
+            return True
+    return False
+
+
+def _fill(apart: Stmt, others: For, name: str) -> bool:
+    """The same for the statement of the round that is apart, and that of the others in a loop over
+    all rounds."""
+    if not isinstance(apart, IndexAssign) or name in variables(apart.value) or apart.op != "=":
+        return False
+    here = Var(others.counter, INT)
+    for round_, before in ((ZERO, arith("-", here, ONE)), (arith("-", others.extent, ONE), here)):
+        loop = replace(others, body=_replaced(others.body, here.name, before))
+        same = _replaced(loop.body, here.name, round_)[0]
+        if isinstance(same, IndexAssign) and same.target == apart.target and filling(loop):
+            return True
+    return False
+
+
+def _replaced(body: tuple[Stmt, ...], counter: str, value: Expr) -> tuple[Stmt, ...]:
+    def new(expr: Expr) -> Expr:
+        return sizes.simple_subscripts(substitute(expr, {counter: value}), counter)
+
+    return tuple(map_expressions(stmt, new) for stmt in body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +122,8 @@ class _Loop:
             for expr in expressions(stmt):
                 conditions += (node.cond for node in walk(expr) if isinstance(node, Select))
         return any(
-            self.loop.counter in free_variables(node) and comparisons(node) is not None
+            self.loop.counter in free_variables(node)
+            and (comparisons(node) is not None or is_equality(node))
             for cond in conditions
             for node in walk(cond)
         )

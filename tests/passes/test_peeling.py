@@ -8,7 +8,7 @@ import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 from test_loops import program
 
-from loma import passes
+from loma import passes, pipeline
 from loma.core.ir import Module
 from loma.core.printer import print_function
 from loma.core.walk import map_tensor_functions
@@ -49,6 +49,23 @@ for t in range(M):
         "for t in range(M - 1):", "if 1 and n > 0:",
         "y[i, t + 1] = y[i, t] * x[i, t + 1]", "else:", "y[i, t + 1] = x[i, t + 1]",
     ]),
+    ("first", """
+for t in range(M):
+    if t == 0:
+        y[i, t] = x[i, t]
+    else:
+        y[i, t] = y[i, t - 1] * x[i, t]
+""", [
+        "for t in range(min(M, 1)):", "y[i, 0] = x[i, 0]",
+        "for t in range(M - 1):", "y[i, t + 1] = y[i, t] * x[i, t + 1]",
+    ]),
+    ("not_last", """
+for t in range(M):
+    y[i, t] = x[i, t + 1] if t != M - 1 else 0.0
+""", [
+        "for t in range(M - 1):", "y[i, t] = x[i, t + 1]",
+        "for t in range(min(M, 1)):", "y[i, M - 1] = 0.0",
+    ]),
     ("data_decide_more", """
 for t in range(M):
     y[i, t] = x[i, t] + (y[i, t - 1] if t > 0 and x[i, t] > 0.0 else 0.0)
@@ -88,6 +105,10 @@ for s in range(2):
 for t in range(M):
     y[i, t] = y[i, t] * x[i, t]
 """),
+    ("second", """
+for t in range(M):
+    y[i, t] = x[i, t] if t == 1 else 0.0
+"""),
     ("parity", """
 for t in range(M):
     y[i, t] = x[i, t] if t % 2 == 0 else 0.0
@@ -116,6 +137,25 @@ def test_rounds_apart(case: tuple[str, str, list[str]]) -> None:
 def test_loops_that_stay(case: tuple[str, str]) -> None:
     text = program(X, "N, M", case[1])
     assert apart(parse(text)) == parse(text)
+
+
+@pytest.mark.parametrize("name", ["before", "behind", "first"])
+def test_what_both_loops_fill_is_not_set_to_zero(name: str) -> None:
+    body = next(case[1] for case in CASES if case[0] == name)
+    shown = pipeline.stage_text(program(X, "N, M", body), "schedule", "f")
+    assert "range(min(M, 1))" in shown
+    assert "zeros" not in shown
+
+
+def test_what_only_one_of_them_fills_is_set_to_zero() -> None:
+    body = """
+for t in range(M):
+    if t == 0:
+        y[i, t] = x[i, t]
+    elif n > 0:
+        y[i, t] = y[i, t - 1] * x[i, t]
+"""
+    assert "zeros" in pipeline.stage_text(program(X, "N, M", body), "schedule", "f")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.walk import free_variables, walk
 from loma.passes.canonical.recurrences.running import factors
-from loma.passes.canonical.recurrences.triangles import comparisons
+from loma.passes.canonical.recurrences.decided import comparisons
 from loma.passes.canonical.short import of_neighbours
 
 LARGEST = 24  # nodes of a value that is computed more than once

@@ -30,8 +30,9 @@ from loma.core.walk import (
     subscript_variables, substitute, walk,
 )  # fmt: skip
 from loma.passes.liveness import set_first
-from loma.passes.canonical.branches import without_branches
+from loma.passes.canonical.branches import Exists, without_branches
 from loma.passes.canonical.groups import copied, in_groups, with_groups
+from loma.passes.canonical.recurrences.decided import tells_one_round
 from loma.passes.canonical.views import element
 
 
@@ -95,6 +96,7 @@ class _Loops:
             stmt = map_blocks(stmt, self._block)
             self._around = around
             if isinstance(stmt, For):
+                stmt = self._with_first_rounds(stmt)
                 made = self._tried(stmt)
                 if made is None and (plain := self._without_branches(stmt)) is not None:
                     before, self._mentions = self._mentions, self._mentions.copy()
@@ -117,14 +119,29 @@ class _Loops:
     def _without_branches(self, loop: For) -> For | None:
         """The loop with choices between values for its branches; None where it has none or some
         stay."""
+        body = without_branches(loop.body, self._exists(loop))
+        return None if body is None or body == loop.body else replace(loop, body=body)
+
+    def _with_first_rounds(self, loop: For) -> For:
+        """The loop with choices for branches of its first or its last round, and of the others,
+        that give the same elements a value."""
+        body: list[Stmt] = []
+        for stmt in loop.body:
+            one = isinstance(stmt, If) and tells_one_round(
+                stmt.cond, loop, self._sizes.__contains__
+            )
+            chosen = without_branches((stmt,), self._exists(loop)) if one else None
+            body.append(stmt if chosen is None or len(chosen) != 1 else chosen[0])
+        return replace(loop, body=tuple(body))
+
+    def _exists(self, loop: For) -> Exists:
+        own = Axis(loop.counter, loop.extent)
 
         def is_there(place: Index, stmt: IndexAssign) -> bool:
             extents = {axis.name: axis.extent for axis in (*self._around, own, *stmt.axes)}
             return exists(place, extents, self._sizes.__contains__)
 
-        own = Axis(loop.counter, loop.extent)
-        body = without_branches(loop.body, is_there)
-        return None if body is None or body == loop.body else replace(loop, body=body)
+        return is_there
 
     def _statements(self, loop: For) -> tuple[Stmt, ...]:
         """What the loop does, without it."""

@@ -25,7 +25,7 @@ from loma.core.walk import (
     free_variables, map_blocks, own_names, statements, substitute,
 )  # fmt: skip
 from loma.passes.canonical.copies import without_constant_conditions
-from loma.passes.canonical.recurrences.triangles import decided
+from loma.passes.canonical.recurrences.decided import decided
 from loma.passes.fold import folded
 from loma.passes.liveness import CallModes, Liveness
 

@@ -28,6 +28,7 @@ from loma.core.walk import (
     free_variables, map_blocks, map_children, map_tensor_functions,
     substitute, variables,
 )  # fmt: skip
+from loma.passes.canonical.recurrences.decided import comparisons
 
 ZERO, ONE = bounds.ZERO, bounds.ONE
 
@@ -259,31 +260,6 @@ def _masked(product: Binary) -> tuple[tuple[Expr, ...], Expr]:
         if known:
             return known, b.mul(factor, other)
     return (), product
-
-
-def comparisons(cond: Expr, holds: bool = True) -> tuple[Expr, ...] | None:
-    """Expressions that are not negative exactly where a condition holds (or does not)."""
-    match cond:
-        case Unary("not", operand):
-            return comparisons(operand, not holds)
-        case Binary("and" | "or" as op, left, right) if (op == "and") == holds:
-            first, second = comparisons(left, holds), comparisons(right, holds)
-            return None if first is None or second is None else first + second
-        case Binary("<" | "<=" | ">" | ">=", left, right) if left.type == right.type == INT:
-            plain = all(sizes.is_arithmetic(side) for side in (left, right))
-            return bounds.facts(cond, holds) if plain else None
-        case _:
-            return None
-
-
-def decided(expr: Expr, extents: Mapping[str, Expr], is_size: IsSize) -> Expr:
-    """With constants for the comparisons that are decided at every point of those ranges."""
-    if isinstance(expr, Binary) and expr.type == INT:
-        for holds in (True, False):
-            facts = comparisons(expr, holds)
-            if facts and all(bounds.is_never_negative(fact, extents, is_size) for fact in facts):
-                return IntConst(int(holds))
-    return map_children(expr, lambda child: decided(child, extents, is_size))
 
 
 def _coupled(nest: _Nest, names: set[str]) -> set[str]:
