@@ -29,7 +29,7 @@ from loma.passes.canonical.costly import costly_once
 from loma.passes.canonical.temporaries import without_temporaries
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import Liveness
-from loma.passes.reuse import reread
+from loma.passes.reuse import reread, same_adjoints
 
 
 def split(
@@ -120,6 +120,8 @@ def _shared(backward: Function, functions: tuple[Function, ...]) -> Function:
         backward = without_temporaries(backward, every=True)
     if "costly" in wanted:
         backward = costly_once(backward, {function.name: function for function in functions})
+    if "reuse" in wanted:
+        backward = same_adjoints(backward)
     return backward
 
 

@@ -21,13 +21,13 @@ from loma.core.distinct import names_once
 from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, INT, Binary, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst,
-    Module, Reduce, Stmt, TensorType, Var, While, ZeroPad, replace,
+    Module, Reduce, Stmt, TensorType, Unary, Var, While, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.overlap import reads_of, same_element
 from loma.core.walk import (
     blocks, children, expressions, free_variables, map_children, map_expressions,
     map_tensor_functions, mentioned_names, own_names, root, statements, substitute,
-    without_no_diff,
+    walk, without_no_diff,
 )  # fmt: skip
 from loma.passes.canonical.exponentials import Values
 from loma.passes.liveness import covers
@@ -58,6 +58,12 @@ def reuse(module: Module) -> Module:
 def same_values(module: Module) -> Module:
     """One name for tensors of equal values and equal derivatives, in every tensor function."""
     return map_tensor_functions(module, lambda f: _Reuse(f, reads=False).run())
+
+
+def same_adjoints(function: Function) -> Function:
+    """A backward part in which an adjoint of several numbers is read for another one that is the
+    same, or the same but for its sign, as of both sides of a difference."""
+    return _Reuse(function, drops=False, whole=True).run()
 
 
 def reread(
@@ -91,10 +97,14 @@ def _normalised(before: tuple[Stmt, ...], kept: frozenset[str]) -> list[_Value]:
 
 class _Reuse:
     """``drops``: statements may go. ``reads``: parts of expressions become reads, and marks for
-    derivatives, which there are none left of then, do not tell values apart."""
+    derivatives, which there are none left of then, do not tell values apart. ``whole``: whole
+    values do, and no parts of them."""
 
-    def __init__(self, function: Function, drops: bool = True, reads: bool = True) -> None:
+    def __init__(
+        self, function: Function, drops: bool = True, reads: bool = True, whole: bool = False
+    ) -> None:
         self._function = function
+        self._whole = whole
         self._may_drop, self._may_read = drops, reads
         self._params = {param.name for param in function.params}
         # In this block: what stands for tensors that are dropped, with the dimension of these for
@@ -201,7 +211,8 @@ class _Reuse:
     def _read(self, stmt: IndexAssign, value: Expr, known: list[_Value]) -> Expr:
         """:meth:`_expr` of a statement's value, which reads no more of what the statement writes
         than the element that it writes: no order of its elements would be right for others."""
-        name, new = root(stmt.target), self._expr(value, known)
+        whole = self._whole and stmt.op == "=" and covers(stmt)
+        name, new = root(stmt.target), self._expr(value, known, whole)
         target, before = stmt.target, reads_of(name, value)
         for read in reads_of(name, new):
             if any(read.place == old.place for old in before):
@@ -211,11 +222,12 @@ class _Reuse:
                 return self._expr(value, [old for old in known if not _mentions(old, name)])
         return new
 
-    def _expr(self, expr: Expr, known: list[_Value]) -> Expr:
-        """With reads of tensors that hold a costly part already."""
-        if not self._may_read:
+    def _expr(self, expr: Expr, known: list[_Value], whole: bool = False) -> Expr:
+        """With reads of tensors that hold a costly part already, or the ``whole`` expression."""
+        if not self._may_read or (self._whole and not whole):
             return expr
-        if _is_costly(expr):
+        negated = isinstance(expr, Unary) and expr.op == "-"
+        if _is_costly(expr) or (whole and not negated and _reads_several(expr)):
             for old in known:
                 if type(old.value) is not type(expr):
                     continue
@@ -227,7 +239,7 @@ class _Reuse:
                     if old.factor is None:
                         return read
                     return Binary("*", read, substitute(old.factor, names), FLOAT, expr.span)
-        return map_children(expr, lambda child: self._expr(child, known))
+        return map_children(expr, lambda child: self._expr(child, known, whole and negated))
 
     def _forget(self, known: list[_Value], name: str) -> None:
         """What depended on a variable that changes is no longer known."""
@@ -261,6 +273,10 @@ def _dimensions(old: _Value, new: _Value) -> tuple[int | None, ...] | None:
 def _mentions(value: _Value, name: str) -> bool:
     """Whether a read of the value reads that tensor."""
     return name in (value.tensor.name, *(() if value.factor is None else [root(value.factor)]))
+
+
+def _reads_several(expr: Expr) -> bool:
+    return len({node for node in walk(expr) if isinstance(node, Index)}) > 1
 
 
 def _is_costly(expr: Expr) -> bool:

@@ -74,3 +74,27 @@ def test_adjoints_that_are_not_wanted(wanted: tuple[bool, bool, bool]) -> None:
         found = torch.autograd.grad(loma.compile(SHARED).f(*args).sum(), inputs)
     result = torch.sigmoid(p.double() + q.double()) * torch.tanh(p.double() * h.double())
     torch.testing.assert_close(found, torch.autograd.grad(result.sum(), inputs))
+
+
+DIFFERENCE = """
+def f(a : In[Tensor[N, M]], b : In[Tensor[N, M]]) -> Tensor[N, M]:
+    y : Tensor[N, M]
+    y[n, m] = (a[n, m] - b[n, m]) ** 2 if a[n, m] > b[n, m] else sin(a[n, m] - b[n, m])
+    return y
+"""
+
+
+def test_both_sides_of_a_difference_have_one_adjoint() -> None:
+    assert "_d_b[n, m] = -_d_a[n, m]" in pipeline.stage_text(DIFFERENCE, "optimised", "f__backward")
+
+
+@pytest.mark.parametrize("wanted", [(True, False), (False, True), (True, True)])
+def test_adjoints_of_a_difference(wanted: tuple[bool, bool]) -> None:
+    generator = torch.Generator().manual_seed(5)
+    pair = [torch.randn(4, 33, generator=generator, dtype=torch.float64) for _ in range(2)]
+    args = [x.requires_grad_(need) for x, need in zip(pair, wanted, strict=True)]
+    inputs = [x for x in args if x.requires_grad]
+    found = torch.autograd.grad(loma.compile(DIFFERENCE).f(*args).sum(), inputs)
+    r = args[0] - args[1]
+    result = torch.where(r > 0, r**2, torch.sin(r))
+    torch.testing.assert_close(found, torch.autograd.grad(result.sum(), inputs))
