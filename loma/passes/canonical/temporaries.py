@@ -10,8 +10,8 @@ in Q)``: the sum does without ``w``. Weights ``w[t, q] = e[t, q] / z[t]`` go int
 the sum is divided, unless there may be nothing to sum: 0 / 0 would not be 0. A mask, which is made
 of indices alone, goes into every read that is no operand of a product of matrices.
 
-Behind derivatives, short arithmetic goes into a statement that reads it several times, too, if it
-is the only one and reads one element in each iteration: ``r[i] = abs(a[i] - b[i])`` into
+Behind derivatives, a value without sums goes into a statement that reads it several times, too, if
+it is the only one and reads one element in each iteration: ``r[i] = abs(a[i] - b[i])`` into
 ``s += r[i] * r[i] if r[i] < 1.0 else r[i]``, where C++'s compiler finds what stands there twice.
 """
 
@@ -439,7 +439,7 @@ def _undeclared(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 def _reads_at_one_place(found: Definition, body: tuple[Stmt, ...]) -> bool:
     """Whether one statement is all that reads a tensor, and one element of it in each of its
-    iterations: a loop computes what is light once, however often it stands there."""
+    iterations: a loop computes the value once, however often it stands there."""
     readers = [stmt for stmt in statements(body) if _count(found.tensor.name, stmt)]
     if len(readers) != 1 or not isinstance(readers[0], IndexAssign) or found.sums:
         return False
@@ -449,7 +449,7 @@ def _reads_at_one_place(found: Definition, body: tuple[Stmt, ...]) -> bool:
     reads = [node for node in nodes if isinstance(node, Index) and node.base == found.tensor]
     length = len(nodes) + len(reads) * sum(1 for _ in walk(found.value))
     inside = any(isinstance(node, Reduce) for node in nodes)
-    return found.light and not inside and len(set(reads)) == 1 and length <= LONGEST
+    return not inside and len(set(reads)) == 1 and length <= LONGEST
 
 
 def _fits(tensor: Var, value: Expr) -> bool:
