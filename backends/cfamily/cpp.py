@@ -168,7 +168,7 @@ class Expressions(ABC):
                 return self._binary(expr)
             case Select(cond, then, other):
                 first, second = self.value(then, expr.type), self.value(other, expr.type)
-                if self.context.machine.vector_bytes and _is_cheap_nest(expr):
+                if not self.context.machine.teams and _is_cheap_nest(expr):
                     return c.call("loma::choose<real>", self.condition(cond), first, second)
                 return c.Conditional(self.condition(cond), first, second)
             case Builtin():
@@ -328,7 +328,7 @@ def _is_cheap_nest(choice: Select) -> bool:
                 return False
             case Binary("**", _, power):
                 return isinstance(power, IntConst | FloatConst) and is_cheap(expr.left)
-            case Builtin(name) if BUILTINS[name].costly:
+            case Builtin(name) if name not in BUILTINS or BUILTINS[name].costly:
                 return False
             case Unary() | Binary() | Builtin() | Select() | NoDiff():
                 return all(map(is_cheap, children(expr)))

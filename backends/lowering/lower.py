@@ -197,14 +197,15 @@ class Lowering:
             unknown = self._may_have_memory(name)
             before, need = before_all, self._guarded.get(name)
             own = [stmt for stmt in step.source if name in mentioned_names((stmt,))]
-            if need is not None:
+            guarded = [isinstance(stmt, If) and stmt.cond == need for stmt in own]
+            if need is not None and all(guarded):
                 own = [inner for stmt in own if isinstance(stmt, If) for inner in stmt.then]
                 _, before = Liveness(()).block(tuple(own), frozenset({name}))
             whole = name not in before or fill_together(_assignments(own), name) > 0
             whole = whole or (len(own) > 1 and peeling.fill_together(own[0], own[1], name))
             blank = whole and name not in sums and not unknown
             nodes.append(self._allocate(name, not blank, unknown))
-            if blank and need is not None:
+            if blank and need is not None and all(guarded):
                 self._dropped[name] = need
         return nodes
 
