@@ -26,7 +26,6 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.ops import PREDICATES
 from loma.core.printer import print_type
-from loma.core.walk import certain_reads, children
 from loma.errors.spans import Span
 
 _LOGICAL = {"and": "&&", "or": "||"}
@@ -168,7 +167,7 @@ class Expressions(ABC):
                 return self._binary(expr)
             case Select(cond, then, other):
                 first, second = self.value(then, expr.type), self.value(other, expr.type)
-                if not self.context.machine.teams and _is_cheap_nest(expr):
+                if expr.eager:
                     return c.call("loma::choose<real>", self.condition(cond), first, second)
                 return c.Conditional(self.condition(cond), first, second)
             case Builtin():
@@ -308,34 +307,6 @@ class Expressions(ABC):
     def arguments(self, call: Call) -> list[c.Expression]:
         pairs = zip(call.args, self.callee(call).params, strict=True)
         return [self.value(arg, param.type) for arg, param in pairs]
-
-
-def _is_cheap_nest(choice: Select) -> bool:
-    """Whether one of two numbers is a choice, too, and both may be computed before one is taken:
-    they are arithmetic on what is read in any case."""
-    nested = isinstance(choice.then, Select) or isinstance(choice.other, Select)
-    if choice.type != FLOAT or not nested:
-        return False
-    known = frozenset(certain_reads(choice.cond))
-
-    def is_cheap(expr: Expr) -> bool:
-        match expr:
-            case Index():
-                return expr in known
-            case IntConst() | FloatConst() | Var():
-                return not isinstance(expr.type, TensorType)
-            case Binary(op) if op in ("/", "//", "%", "**") and expr.type == INT:
-                return False
-            case Binary("**", _, power):
-                return isinstance(power, IntConst | FloatConst) and is_cheap(expr.left)
-            case Builtin(name) if name not in BUILTINS or BUILTINS[name].costly:
-                return False
-            case Unary() | Binary() | Builtin() | Select() | NoDiff():
-                return all(map(is_cheap, children(expr)))
-            case _:
-                return False
-
-    return is_cheap(choice.then) and is_cheap(choice.other)
 
 
 def _is_nonzero(divisor: Expr) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from loma import config
 from loma.backends.kernels.beside import beside
 from loma.backends.kernels.carried import with_sums
+from loma.backends.kernels.eager import with_eager_choices
 from loma.backends.kernels.counted import counted
 from loma.backends.kernels.diagonals import without_diagonals
 from loma.backends.kernels.ir import (
@@ -59,6 +60,8 @@ def fuse(
         fusion = _Fusion(function, library, names, elements=elements, flat=flat)
         return fusion.with_sweeps() if flat else fusion.run()
 
+    if not flat:
+        function = with_eager_choices(function)
     if flat:  # sweeps know scores by products that stand alone
         return steps(counted(function))
     function = with_starts(counted(function, few=True), library, Names(names_of(function)))

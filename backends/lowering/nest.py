@@ -121,13 +121,13 @@ class Nest(ABC):
                 if not tests:
                     return take(then)
                 first, second = take(then), take(other)
-                return Select(b.every(tests), first, second, expr.type, expr.span)
+                return replace(expr, cond=b.every(tests), then=first, other=second)
             case Select(cond, then, other):
                 with self._conditional():
                     first, second = take(then), take(other)
                 kept = self.keeper.condition(cond) if self.keeper is not None else None
                 test = self.value(cond) if kept is None else kept
-                return Select(test, first, second, expr.type, expr.span)
+                return replace(expr, cond=test, then=first, other=second)
 
     def operand(self, expr: Expr) -> Expr:
         """A value within larger arithmetic: a quotient by what the loop does not change is a

@@ -304,13 +304,15 @@ class Binary(Node):
 @hashed_once
 @dataclass(frozen=True, slots=True)
 class Select(Node):
-    """``then if cond else other``: the branch that is not taken is not evaluated."""
+    """``then if cond else other``: the branch that is not taken is not evaluated. ``eager``: it may
+    be, as a kernel does where that is quicker."""
 
     cond: Expr
     then: Expr
     other: Expr
     type: Type = field(hash=False)
     span: Span = field(default=NOWHERE, compare=False)
+    eager: bool = field(default=False, compare=False)
 
 
 @hashed_once

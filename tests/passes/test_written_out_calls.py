@@ -77,26 +77,3 @@ def test_a_call_of_a_sum_is_written_out_where_that_is_a_tensor() -> None:
     args = tuple(torch.randn(s, generator=generator, dtype=torch.float64) for s in ((4, 3), (3,)))
     whole = with_derivative(text)
     compare(Point("f", whole, "f", args), Changed(whole, verified(passes.optimise)))
-
-
-HUBER = """
-def f(x : In[Tensor[N]]) -> Tensor[N]:
-    y : Tensor[N]
-    y[i] = {value}
-    return y
-"""
-
-
-@pytest.mark.parametrize(
-    ("value", "together"),
-    [
-        ("x[i] if x[i] > 1.0 else -x[i] if x[i] < 0.0 else 2.0 * x[i]", True),
-        ("x[i] if x[i] > 1.0 else exp(x[i]) if x[i] < 0.0 else 2.0 * x[i]", False),
-        ("x[i] if x[i] > 1.0 else x[i - 1] if i > 0 else 0.0", False),
-        ("x[i] if x[i] > 1.0 else 2.0 * x[i]", False),
-    ],
-)
-def test_choices_of_numbers_that_are_there(value: str, together: bool) -> None:
-    """Of these both are computed before one is taken; of others, only what is taken."""
-    text = HUBER.format(value=value)
-    assert ("choose" in pipeline.stage_text(text, "cpp", "f")) == together
