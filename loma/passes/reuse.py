@@ -21,7 +21,7 @@ from loma.core.distinct import names_once
 from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, INT, Binary, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst,
-    Module, Reduce, Stmt, TensorType, Unary, Var, While, ZeroPad, replace,
+    Module, Reduce, Select, Stmt, TensorType, Unary, Var, While, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.overlap import reads_of, same_element
 from loma.core.walk import (
@@ -61,8 +61,8 @@ def same_values(module: Module) -> Module:
 
 
 def same_adjoints(function: Function) -> Function:
-    """A backward part in which an adjoint of several numbers is read for another one that is the
-    same, or the same but for its sign, as of both sides of a difference."""
+    """A backward part in which an adjoint with a choice is read for another one that is the same,
+    or the same but for its sign, as of both sides of a difference."""
     return _Reuse(function, drops=False, whole=True).run()
 
 
@@ -227,7 +227,7 @@ class _Reuse:
         if not self._may_read or (self._whole and not whole):
             return expr
         negated = isinstance(expr, Unary) and expr.op == "-"
-        if _is_costly(expr) or (whole and not negated and _reads_several(expr)):
+        if _is_costly(expr) if not whole else not negated and _chooses(expr):
             for old in known:
                 if type(old.value) is not type(expr):
                     continue
@@ -275,8 +275,12 @@ def _mentions(value: _Value, name: str) -> bool:
     return name in (value.tensor.name, *(() if value.factor is None else [root(value.factor)]))
 
 
-def _reads_several(expr: Expr) -> bool:
-    return len({node for node in walk(expr) if isinstance(node, Index)}) > 1
+def _chooses(expr: Expr) -> bool:
+    """Whether a value is a choice made of several elements, longer than a read, and no sum."""
+    nodes = set(walk(expr))
+    reads = [node for node in nodes if isinstance(node, Index)]
+    kinds = set(map(type, nodes))
+    return len(reads) > 1 and Select in kinds and Reduce not in kinds
 
 
 def _is_costly(expr: Expr) -> bool:

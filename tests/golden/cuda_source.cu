@@ -409,6 +409,6 @@ static void normalised__backward__run(const void* given_, [[maybe_unused]] const
 #include "host_end.h"
 
 const bool registered__ = loma::register_device_kernels(
-    "loma_golden_772511c0faea38fb::normalised__backward", loma::kernels_of<float>(normalised__backward__run<float>));
+    "loma_golden_83677a0e1637ad20::normalised__backward", loma::kernels_of<float>(normalised__backward__run<float>));
 
 }  // namespace

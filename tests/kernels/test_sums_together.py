@@ -153,7 +153,7 @@ ELEMENTS = {
     "added to": (["y[n, d] = t[n, d]", "y[n, d] += t[n, d] * g[n, d]"], 1),
     "of another place": (["y[n, d] = t[n, D - 1 - d] * t[n, d]"], 2),
     "parts that overlap": (["h[n, d + 1] = t[n, d]", "h[n, d + 0] = t[n, d] + x[n, d]"], 3),
-    "overwritten behind": (["y[n, d] = t[n, D - 1 - d] * t[n, D - 1 - d]",
+    "overwritten behind": (["y[n, d] = t[n, D - 1 - d] * t[n, d]",
                             "t[n, d] = g[n, d] * y[n, d]", "h[n, d + 0] = t[n, d]"], 2),
 }  # fmt: skip
 

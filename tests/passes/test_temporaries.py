@@ -246,6 +246,11 @@ c[i, d] = a[i, d] - b[i, d]
 y[i] = sum(c[i, d] * c[i, d] + abs(c[i, d]) for d in D)
 """, ["y[i] = sum((a[i, d] - b[i, d]) * (a[i, d] - b[i, d]) + abs(a[i, d] - b[i, d]) for d in D)"],
      ((3, 2), (3, 2))),
+    ("divided", SAME, "N", """
+c : Tensor[N, D]
+c[i, d] = a[i, d] / b[i, d]
+y[i] = sum(c[i, d] * c[i, d] for d in D)
+""", ["y[i] = sum(a[i, d] / b[i, d] * (a[i, d] / b[i, d]) for d in D)"], ((3, 2), (3, 2))),
     ("mask_of_values", "x : In[Tensor[N, N]]", "N, N", """
 r : Tensor[N, N]
 c : Tensor[N, N]
@@ -272,11 +277,6 @@ y[i, j] = c[i, j] * c[j, i]
 c : Tensor[N, D]
 c[i, d] = a[i, d] - b[i, d]
 y[i] = sum(c[i, d] for d in D) + max(c[i, d] for d in D)
-""", ((3, 2), (3, 2))),
-    ("divided", SAME, "N", """
-c : Tensor[N, D]
-c[i, d] = a[i, d] / b[i, d]
-y[i] = sum(c[i, d] * c[i, d] for d in D)
 """, ((3, 2), (3, 2))),
     ("long", SAME, "N", f"""
 c : Tensor[N, D]
