@@ -221,6 +221,16 @@ def test_a_mean_of_sums_of_rows_is_one_sum() -> None:
     assert any(isinstance(node, Reduce) for node in nodes(both.body))
 
 
+def test_what_a_sum_reads_beside_its_statement_is_put_in_place() -> None:
+    """The sum has a statement of its own before temporaries are looked at again."""
+    made = canonical(
+        "def f(x : In[Tensor[N, D]]) -> Tensor[N, D]:\n    y : Tensor[N, D]\n"
+        "    c = x - mean(x, [1], keepdim=True)\n"
+        "    y[n, d] = c[n, d] / sum(c[n, k] * c[n, k] for k in D)\n    return y\n"
+    )
+    assert "c" not in {s.element.tensor.name for s in made.body if isinstance(s, IndexAssign)}
+
+
 def test_views_are_read_through() -> None:
     operators = canonical(
         "def f(x : In[Tensor[B, N, D]], y : In[Tensor[B, N]]) -> Tensor[B, D]:\n"

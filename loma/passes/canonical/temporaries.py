@@ -65,7 +65,8 @@ class _Kept(Exception):
 class _Temporaries:
     def __init__(self, function: Function, weights: bool, every: bool) -> None:
         self._function, self._weights, self._every = function, weights, every
-        self._along = frozenset[str]()  # what reductions around a read run along, each value once
+        # What reductions around a read run along, each value once, or lack.
+        self._along = frozenset[str]()
         self._is_size = frozenset(size_variables(function)).__contains__
         self._local = {
             s.target.name for s in function.body if isinstance(s, Declare) and s.value is None
@@ -349,9 +350,12 @@ def _old(tensor: Var) -> Var:
 
 
 def _along(reduce: Reduce, extents: Extents) -> frozenset[str]:
-    """The index along which a reduction runs, and so takes one value for each of its own."""
+    """The index along which a reduction runs, and so takes one value for each of its own, and those
+    that it lacks: it is computed once for all of them, as a statement of its own."""
     scan = running(reduce, {name: Axis(name, extent) for name, extent in extents.items()})
-    return frozenset[str]() if scan is None or scan.shared else frozenset((scan.along.name,))
+    own = {axis.name for axis in reduce.axes}
+    idle = extents.keys() - free_variables(reduce) - own
+    return frozenset(idle if scan is None or scan.shared else idle | {scan.along.name})
 
 
 def _padded(read: Index, found: Definition, extents: Extents) -> ZeroPad:

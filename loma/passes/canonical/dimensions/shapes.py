@@ -8,7 +8,8 @@ statements that make ``z`` and read ``t`` may run in the same loops:
     y[b, g, c, h, w] = z[b, g, c, h, w] * s[g * C + c]
 
 Local tensors get as many dimensions as these shapes have divisors in common, and so do all that
-have an index with them; arguments and results keep theirs.
+have an index with them. Arguments and results keep theirs: a local tensor that is an argument in
+another shape, or is returned in one, takes over the dimensions of that.
 """
 
 from __future__ import annotations
@@ -51,10 +52,16 @@ def _with_shapes(function: Function) -> Function:
 
 def _is_link(stmt: Stmt) -> bool:
     match stmt:
-        case Declare(Var(), Op("reshape", (Var(),))):
-            return True
+        case Declare(Var(), value) if value is not None:
+            return _is_reshaped(value)
+        case Return(values):
+            return any(map(_is_reshaped, values))
         case _:
             return False
+
+
+def _is_reshaped(value: Expr) -> bool:
+    return isinstance(value, Op) and value.name == "reshape" and isinstance(value.args[0], Var)
 
 
 class _Differ(Exception):
@@ -68,6 +75,7 @@ class _Shapes:
         self._names = Names(names_of(function))
         self._sizes = frozenset(sizes.size_variables(function))
         self._locals = self._own_tensors()
+        self._arguments = self._read_arguments()
         self._extents = {stmt.number: _extents(stmt) for stmt in self._index_statements()}
         self._fixed: set[Node] = set()
         self._joined: list[Link] = []
@@ -80,11 +88,15 @@ class _Shapes:
                 self._parts[name, position] = () if dim == ONE else (dim,)
         for own in self._index_statements():
             self._join(own)
-        accepted = [stmt for stmt in self._function.body if self._accept(stmt)]
+        links = [found for stmt in self._function.body for found in self._links(stmt)]
+        # What is local alone first: the others say which dimensions stay as they are.
+        links.sort(key=lambda found: any(node in self._fixed for side in found[1] for node in side))
+        accepted = [stmt for stmt, link in links if self._accept(link)]
         if not accepted:
             return self._function
-        for stmt in accepted:
-            self._unite(stmt)
+        for stmt in self._function.body:
+            if isinstance(stmt, Declare) and any(stmt is other for other in accepted):
+                self._unite(stmt)
         body = tuple(new for stmt in self._function.body for new in self._statement(stmt))
         return replace(self._function, body=body)
 
@@ -107,6 +119,18 @@ class _Shapes:
         for each in statements(function.body):
             others |= _other_uses(each)
         return {name: var for name, var in found.items() if name not in others}
+
+    def _read_arguments(self) -> dict[str, Var]:
+        """The arguments that are never written."""
+        changed = written(self._function.body)
+        found = (Var(p.name, p.type) for p in self._function.params if p.name not in changed)
+        return {
+            var.name: var
+            for var in found
+            if isinstance(var.type, TensorType)
+            and var.type.dims is not None
+            and all(map(self._is_shape, var.type.dims))
+        }
 
     def _is_shape(self, dim: Expr) -> bool:
         constant = sizes.constant(dim)
@@ -137,12 +161,9 @@ class _Shapes:
 
     # ------------------------------------------------------------------------------------- divisors
 
-    def _accept(self, stmt: Stmt) -> bool:
+    def _accept(self, link: Link) -> bool:
         """Divides dimensions so that a tensor and what it is in another shape have the same, where
         that can be."""
-        link = self._link(stmt)
-        if link is None:
-            return False
         before, joined = dict(self._parts), list(self._joined)
         self._joined.append(link)
         try:
@@ -153,15 +174,34 @@ class _Shapes:
             return False
         return True
 
-    def _link(self, stmt: Stmt) -> Link | None:
+    def _links(self, stmt: Stmt) -> Iterator[tuple[Stmt, Link]]:
         match stmt:
-            case Declare(Var(new), Op("reshape", (Var(old),))) if (
-                new in self._locals and old in self._locals
-            ):
-                one, other = (self._nodes(self._locals[name]) for name in (new, old))
-                return one, other
+            case Declare(Var(new), Op("reshape", (Var(old),))) if new in self._locals:
+                if old in self._locals:
+                    yield stmt, (self._nodes(self._locals[new]), self._nodes(self._locals[old]))
+                elif old in self._arguments:
+                    given = self._fixed_nodes(old, sizes.dims_of(self._arguments[old]))
+                    yield stmt, (self._nodes(self._locals[new]), given)
+            case Return(values):
+                for k, value in enumerate(values):
+                    match value:
+                        case Op("reshape", (Var(own),)) if own in self._locals:
+                            dims = sizes.dims_of(value)
+                            if all(map(self._is_shape, dims)):
+                                # No variable has such a name.
+                                given = self._fixed_nodes(f"result {k}", dims)
+                                yield stmt, (self._nodes(self._locals[own]), given)
+                        case _:
+                            pass
             case _:
-                return None
+                pass
+
+    def _fixed_nodes(self, name: str, dims: tuple[Expr, ...]) -> tuple[Node, ...]:
+        """Those of a tensor that keeps its dimensions."""
+        for position, dim in enumerate(dims):
+            self._parts[name, position] = () if dim == ONE else (dim,)
+            self._fixed.add((name, position))
+        return tuple((name, position) for position in range(len(dims)))
 
     def _nodes(self, tensor: Var) -> tuple[Node, ...]:
         return tuple((tensor.name, position) for position in range(len(sizes.dims_of(tensor))))
@@ -211,7 +251,7 @@ class _Shapes:
             case Declare(_, value) | Assign(_, _, value) if value is not None:
                 return [replace(stmt, value=self._whole(value))]
             case Return(values):
-                return [replace(stmt, values=tuple(map(self._whole, values)))]
+                return [replace(stmt, values=self._results(values))]
             case IndexAssign():
                 return [self._index_statement(stmt)]
             case _:
@@ -230,7 +270,8 @@ class _Shapes:
         first = self._one.get(old.name, old.name)
         others = {name for name, one in self._one.items() if one == first} | {first}
         after = self._function.body[self._function.body.index(stmt) + 1 :]
-        if written(after) & {new.name, *others} and mentioned_names(after) & others:
+        looked_at = mentioned_names(after) & others or first in self._arguments
+        if written(after) & {new.name, *others} and looked_at:
             return
         if sizes.same(sizes.dims_of(self._new(new)), sizes.dims_of(self._new(old))):
             self._one[new.name] = first
@@ -243,6 +284,8 @@ class _Shapes:
         parts = (self._parts[node] or (ONE,) for node in nodes)
         dims = tuple(dim for own in parts for dim in own)
         name = self._one.get(var.name, var.name)
+        if name in self._arguments:
+            return self._arguments[name]
         assert isinstance(var.type, TensorType)
         same = len(dims) == len(nodes)
         type_ = var.type if same else replace(var.type, dims=dims)
@@ -260,6 +303,23 @@ class _Shapes:
             new = self._new(expr)
             return expr if new == expr else _reshaped(new, sizes.dims_of(expr))
         return map_children(expr, self._whole)
+
+    def _results(self, values: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Returned values; a local tensor as it is, where it has the shape of the result now."""
+        found: list[Expr] = []
+        for k, value in enumerate(values):
+            others = {name for v in (*values[:k], *values[k + 1 :]) for name in variables(v)}
+            new = self._whole(value)
+            match _inside(new):
+                case Var(name) as tensor if tensor != new:
+                    dims = sizes.dims_of(value)
+                    own = name not in self._arguments and others.isdisjoint(variables(value))
+                    same = own and sizes.same(sizes.dims_of(tensor), dims)
+                    new = tensor if same else _reshaped(tensor, dims)
+                case _:
+                    pass
+            found.append(new)
+        return tuple(found)
 
     def _index_statement(self, stmt: IndexAssign) -> IndexAssign:
         number = stmt.number
@@ -391,6 +451,11 @@ def _divided(
 
 def _reshaped(tensor: Expr, dims: tuple[Expr, ...]) -> Expr:
     """In another shape; that of what is already in another one is its last."""
-    while isinstance(tensor, Op) and tensor.name == "reshape":
-        tensor = tensor.args[0]
-    return b.operator("reshape", (tensor,), {"shape": dims})
+    return b.operator("reshape", (_inside(tensor),), {"shape": dims})
+
+
+def _inside(value: Expr) -> Expr:
+    """What is given another shape."""
+    while isinstance(value, Op) and value.name == "reshape":
+        value = value.args[0]
+    return value
