@@ -6,6 +6,9 @@ one read inside its tensor is ``zero_pad``: ``x[i + p] if i + p < N else 0.0`` i
 i + p < N else 0.0``, it stays one: where w is not finite, zero times w is NaN. So does one on loop
 counters alone: rounds in which it holds run apart from the others (:mod:`loma.passes.peeling`).
 
+A sum of what has one value of an index is what it has there: ``sum(x[d] if d == p[n] else 0.0 for d
+in D)`` is ``x[p[n]] if 0 <= p[n] and p[n] < D else 0.0``.
+
 A mask that is compared is the condition that made it: ``(1.0 if j <= i else 0.0) > 0.0``, of which
 ``where(tril(ones([N, N])) > 0.0, x, y)`` is made, is ``j <= i``.
 """
@@ -16,17 +19,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loma.core import builder as b, sizes
-from loma.core.axes import without_idle_axes
+from loma.core.axes import index_statement, without_idle_axes
 from loma.core.bounds import conjuncts, counted, facts, is_never_negative, room_of, unsaid_of
 from loma.arithmetic.integers import COMPARISONS
 from loma.core.ir import (
-    INT, Binary, Call, Expr, FloatConst, For, Function, Index, IndexAssign, IntConst, Module,
+    INT, Axis, Binary, Call, Expr, FloatConst, For, Function, Index, IndexAssign, IntConst, Module,
     Reduce, Select, Stmt, Unary, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.ops import INFIX, divisor
 from loma.core.sizes import IsSize
 from loma.core.walk import (
-    free_variables, map_blocks, map_guarded, map_tensor_functions, walk,
+    free_variables, map_blocks, map_guarded, map_tensor_functions, reduced_axes, substitute, walk,
 )  # fmt: skip
 
 
@@ -55,12 +58,33 @@ class _Conditions:
                 own = {**ranges, **{axis.name: axis.extent for axis in axes}}
                 counters = frozenset(ranges) - {axis.name for axis in axes}
                 point = _Point(own, counters, self._sizes.__contains__)
-                return without_idle_axes(replace(stmt, value=point.value(value)))
+                new = without_idle_axes(replace(stmt, value=point.value(value)))
+                return self._picked(new, point) if isinstance(new, IndexAssign) else new
             case For():
                 ranges = counted(stmt, ranges, self._sizes.__contains__)
             case _:
                 pass
         return map_blocks(stmt, lambda block: self._block(block, ranges))
+
+    def _picked(self, stmt: IndexAssign, point: _Point) -> Stmt:
+        """The statement without an axis that it sums over and of which one value counts."""
+        own = free_variables(stmt.target)
+        summed = tuple(axis for axis in stmt.axes if axis.name not in own)
+        if stmt.op != "+=" or not summed:
+            return stmt
+        whole = Reduce("sum", stmt.value, summed, stmt.value.type, stmt.value.span)
+        value = point.picked(whole)
+        if value is None:
+            return stmt
+        rest: tuple[Axis, ...] = ()
+        if isinstance(value, Reduce):
+            rest = value.axes
+            value = value.body
+        axes = (*(axis for axis in stmt.axes if axis.name in own), *rest)
+        new = index_statement(stmt.target, "+=", point.value(value), axes, is_size=point.is_size)
+        if not isinstance(new, IndexAssign):
+            return stmt
+        return self._picked(replace(new, span=stmt.span, distinct=stmt.distinct), point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +100,16 @@ class _Point:
     def value(self, expr: Expr) -> Expr:
         """The expression with the shortest conditions."""
         match expr:
-            case Reduce(_, body, axes):
+            case Reduce(kind, body, axes):
                 own = {axis.name: axis.extent for axis in axes}
                 known = tuple(e for e in self.known if not sizes.mentions(e, own.keys()))
                 inside = replace(
                     self, ranges={**self.ranges, **own}, counters=self.counters - own.keys(),
                     known=known,
                 )  # fmt: skip
-                return replace(expr, body=inside.value(body))
+                new = replace(expr, body=inside.value(body))
+                one = inside.picked(new) if kind == "sum" else None
+                return new if one is None else self.value(one)
             case ZeroPad(read):
                 read = replace(read, subscripts=tuple(map(self.value, read.subscripts)))
                 return read if self._exists(read) else replace(expr, read=read)
@@ -112,6 +138,44 @@ class _Point:
         if isinstance(then, Index) and other == FloatConst(0.0) and self._is_room(then, cond):
             return ZeroPad(then, expr.span)
         return replace(expr, cond=cond, then=then, other=other)
+
+    def picked(self, expr: Reduce) -> Expr | None:
+        """A sum of which one value of an index counts, without the index. Its axes are among those
+        of the point."""
+        body = expr.body
+        if not isinstance(body, Select) or not b.is_const(body.other, 0):
+            return None
+        inner = {axis.name for axis in reduced_axes(body)}
+        for axis in expr.axes:
+            rest = tuple(a for a in expr.axes if a is not axis)
+            if any(axis.name in free_variables(a.extent) for a in rest):
+                continue
+            for test in conjuncts(body.cond):
+                value = _equal_to(axis.name, test)
+                if value is None or not inner.isdisjoint(free_variables(value)):
+                    continue
+                if _may_fail(value) or not all(map(self._is_there, walk(value))):
+                    continue
+                # Those that are left may read at the index.
+                tests = [t for t in conjuncts(body.cond) if t is not test]
+                low, high = (
+                    Binary("<=", IntConst(0), value, INT),
+                    Binary("<", value, axis.extent, INT),
+                )
+                own = self.ranges.get(value.name) if isinstance(value, Var) else None
+                if (
+                    isinstance(value, Var)
+                    and sizes.equal(own or IntConst(0), axis.extent) is not True
+                ):
+                    value = Binary("+", value, IntConst(0), INT)  # it runs over no whole dimension
+                chosen: Expr = replace(body, cond=b.every([low, high, *tests]))
+                chosen = substitute(chosen, {axis.name: value})
+                return replace(expr, body=chosen, axes=rest) if rest else chosen
+        return None
+
+    def _is_there(self, node: Expr) -> bool:
+        """Whether an element surely is one of its tensor, if the node is one."""
+        return not isinstance(node, Index) or self._exists(node)
 
     def _holds(self, condition: Expr) -> bool:
         """Whether it surely does, and may be left out."""
@@ -182,6 +246,16 @@ def _number(expr: Expr) -> float | None:
             return value
         case Unary("-", FloatConst(value) | IntConst(value)):
             return -value
+        case _:
+            return None
+
+
+def _equal_to(index: str, test: Expr) -> Expr | None:
+    """What an index is where a test holds, made of other things."""
+    match test:
+        case Binary("==", Var(name), value) | Binary("==", value, Var(name)) if name == index:
+            alone = value.type == INT and index not in free_variables(value)
+            return value if alone else None
         case _:
             return None
 

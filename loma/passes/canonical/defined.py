@@ -3,15 +3,16 @@ may have it instead."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from loma.core import builder as b, sizes
 from loma.core.axes import terms_of
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    INT, Axis, Binary, Builtin, Expr, Index, Reduce, Select, TensorType, Var,
+    INT, Axis, Binary, Builtin, Call, Expr, Index, Reduce, Select, TensorType, Var, ZeroPad,
 )  # fmt: skip
-from loma.core.walk import free_variables, walk
+from loma.core.walk import children, free_variables, walk
 from loma.passes.canonical.recurrences.running import factors
 from loma.passes.canonical.recurrences.decided import comparisons
 from loma.passes.canonical.short import of_neighbours
@@ -91,6 +92,25 @@ class Definition:
         return names if len(whole) == 1 and plain and not self.copies else None
 
     @property
+    def asked(self) -> frozenset[str]:
+        """The axes whose value is a subscript of another tensor, of the same size, in any case: a
+        place that lies outside is an error there, too."""
+        extents = {axis.name: axis.extent for axis in self.axes}
+        pairs = (
+            (place, dim)
+            for read in _in_any_case(self.value)
+            if isinstance(read.base.type, TensorType) and read.base.type.dims is not None
+            for place, dim in zip(read.subscripts, read.base.type.dims, strict=True)
+        )
+        return frozenset(
+            place.name
+            for place, dim in pairs
+            if isinstance(place, Var)
+            and place.name in extents
+            and sizes.equal(extents[place.name], dim) is True
+        )
+
+    @property
     def cheap(self) -> bool:
         """Whether the value may be computed for each of several reads."""
         names = {axis.name for axis in self.axes}
@@ -121,3 +141,19 @@ class Definition:
         return self.cheap and not any(
             isinstance(n, Index) or (isinstance(n, Var) and n.type != INT) for n in nodes
         )
+
+
+def _in_any_case(value: Expr) -> Iterator[Index]:
+    """The elements that are read for each value."""
+    match value:
+        case Select(cond):
+            yield from _in_any_case(cond)
+        case Binary("and" | "or", left):
+            yield from _in_any_case(left)
+        case Reduce() | ZeroPad() | Call():
+            pass
+        case _:
+            if isinstance(value, Index):
+                yield value
+            for child in children(value):
+                yield from _in_any_case(child)

@@ -41,7 +41,9 @@ from loma.passes.canonical.filters import (
     Window, windows_of, windows_of_parts, windows_of_pool,
 )  # fmt: skip
 from loma.passes.canonical.hoisting import InBlocks
-from loma.passes.canonical.views import cut_place, read_through, slice_start
+from loma.passes.canonical.views import (
+    cut_place, element, is_inside, read_through, slice_start,
+)  # fmt: skip
 
 _TRIANGLES: dict[str, BinaryOp] = {"tril": "<=", "triu": ">="}  # of the column
 _VIEWS = ("slice", "transpose", "reshape")
@@ -254,6 +256,21 @@ class _Operators(InBlocks):
             return replace(stmt, value=self._view_of_plain(value))
         return IndexAssign(place, op, element, _moving(axes), stmt.span)
 
+    def _taken(self, value: Op, axes: list[Axis]) -> Expr:
+        """The element of a tensor at a position that another one has."""
+        x, index = value.args
+        tensor = self._plain(x, "_operand") if _is_composed(x) else x
+        own = _own(_dims(value), axes)
+        position = element(index, tuple(map(_at, own)))
+        if position is None or not isinstance(tensor, Var):
+            raise _Stays
+        if any(isinstance(axis, _Part) for axis in own):
+            raise _Stays  # no operand says whether the slice is there
+        along = _constant(dict(value.attrs)["dim"]) % len(own)
+        position = replace(position, span=index.span)
+        places = (position if k == along else _at(axis) for k, axis in enumerate(own))
+        return Index(tensor, tuple(places), FLOAT, value.span)
+
     def _number(self, number: Index) -> Expr:
         """The only element of a tensor without dimensions, as a mean of everything is one."""
         if not self._is_written_out(number.base):
@@ -356,6 +373,8 @@ class _Operators(InBlocks):
                 return True
             case Op("max_pool2d" | "avg_pool2d"):
                 return windows_of_pool(value) is not None
+            case Op("gather"):
+                return self._is_gathered(value)
             case Op("softmax" | "matmul") | Var():
                 return self._every
             case Op("transpose" | "reshape" | "slice", (x,)) if _is_composed(x):
@@ -366,6 +385,19 @@ class _Operators(InBlocks):
                 return bool(known) or name in BUILTINS or name in (*_TRIANGLES, *_OTHERS)
             case _:
                 return False
+
+    def _is_gathered(self, value: Op) -> bool:
+        """Whether positions along one dimension are all that says which elements are taken."""
+        x, index = value.args
+        dims = [v.type.dims if isinstance(v.type, TensorType) else None for v in (x, index)]
+        along = dict(value.attrs)["dim"]
+        number = None if isinstance(along, tuple) else sizes.constant(along)
+        if number is None or dims[0] is None or dims[1] is None:
+            return False
+        pairs = enumerate(zip(dims[0], dims[1], strict=True))
+        others = (pair for k, pair in pairs if k != number % len(dims[0]))
+        same = all(sizes.equal(own, other) is True for own, other in others)
+        return same and is_inside(index, self._sizes.__contains__)
 
     def _is_of_parts(self, value: Op) -> bool:
         """Whether a convolution is one of parts of tensors, in a loop of tensors that stay as they
@@ -464,6 +496,8 @@ class _Operators(InBlocks):
                 return self._read(total, axes)
             case Op("softmax" | "log_softmax"):
                 return self._softmax(value, axes)
+            case Op("gather"):
+                return self._taken(value, axes)
             case Op("matmul"):
                 product = self._tensor("_product", value.type, partial(self._product, value))
                 return self._read(product, axes)

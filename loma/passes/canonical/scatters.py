@@ -9,13 +9,14 @@ a scatter it looks once:
 from __future__ import annotations
 
 from loma.core import builder as b
+from loma.core.axes import without_idle_axes
 from loma.core.bounds import conjuncts
 from loma.core.ir import (
     INT, Axis, Binary, Expr, FloatConst, If, Index, IndexAssign, IntConst, Module, Select, Stmt,
     Var, Zero, replace,
 )  # fmt: skip
 from loma.core.sizes import constant
-from loma.core.walk import free_variables, map_blocks, map_tensor_functions, walk
+from loma.core.walk import free_variables, map_blocks, map_tensor_functions, variables, walk
 from loma.passes.liveness import covers
 from loma.passes.outer import summand
 
@@ -64,10 +65,15 @@ def _scattered(stmt: IndexAssign) -> tuple[Stmt, ...] | None:
             continue
         place = b.select(taken, value, IntConst(0))
         at = tuple(place if sub == index else sub for sub in target.subscripts)
-        axes = (*(a for a in own if a is not axis), *summed)
-        added = IndexAssign(replace(target, subscripts=at), "+=", rest, axes, stmt.span)
-        some = Binary(">", axis.extent, IntConst(0), INT)
-        made: Stmt = added if constant(axis.extent) else If(some, (added,), (), stmt.span)
+        first = list(dict.fromkeys(name for sub in at for name in variables(sub)))
+        axes = sorted(
+            (*(a for a in own if a is not axis), *summed),
+            key=lambda a: first.index(a.name) if a.name in first else len(first),
+        )
+        added = IndexAssign(replace(target, subscripts=at), "+=", rest, tuple(axes), stmt.span)
+        made = without_idle_axes(added)
+        if not constant(axis.extent):
+            made = If(Binary(">", axis.extent, IntConst(0), INT), (made,), (), stmt.span)
         return (*((Zero(tensor, stmt.span),) if stmt.op == "=" else ()), made)
     return None
 

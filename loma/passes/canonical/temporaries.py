@@ -22,7 +22,7 @@ from itertools import combinations
 
 from loma.core import builder as b, sizes
 from loma.core.axes import runs_over
-from loma.core.bounds import exists, is_never_negative
+from loma.core.bounds import exists, is_never_negative, stays_inside
 from loma.core.distinct import never_meet, told_apart
 from loma.core.effects import written
 from loma.core.ir import (
@@ -318,7 +318,7 @@ class _Temporaries:
     def _read(self, read: Index, found: Definition, extents: Extents) -> Expr:
         inner = extents.keys() - found.around
         itself = any(found.tensor.name in free_variables(s) for s in read.subscripts)
-        if itself or inner & found.inputs or not exists(read, extents, self._is_size):
+        if itself or inner & found.inputs or not self._fails_alike(read, found, extents):
             raise _Kept
         if self._weights:
             raise _Kept
@@ -332,7 +332,20 @@ class _Temporaries:
         if names & (extents.keys() | free_variables(read)):
             raise _Kept
         pairs = zip(found.axes, read.subscripts, strict=True)
-        return substitute(found.value, {axis.name: s for axis, s in pairs})
+        value = substitute(found.value, {axis.name: s for axis, s in pairs})
+        return value if exists(read, extents, self._is_size) else _reported_at(value, read)
+
+    def _fails_alike(self, read: Index, found: Definition, extents: Extents) -> bool:
+        """Whether a place is in the tensor, or the value reads another one at the same place."""
+        return exists(read, extents, self._is_size) or (
+            not found.padded
+            and all(
+                axis.name in found.asked or stays_inside(place, dim, extents, self._is_size)
+                for axis, place, dim in zip(
+                    found.axes, read.subscripts, sizes.dims_of(found.tensor), strict=True
+                )
+            )
+        )
 
 
 def _joined(value: Expr) -> Expr:
@@ -347,6 +360,13 @@ def _joined(value: Expr) -> Expr:
 def _old(tensor: Var) -> Var:
     """What a tensor holds before a statement that overwrites it."""
     return replace(tensor, name=f"${tensor.name}")  # no name of a program
+
+
+def _reported_at(value: Expr, read: Index) -> Expr:
+    """With what may lie outside of a tensor where the program has the read."""
+    if isinstance(value, Index):
+        return replace(value, span=read.span)
+    return map_children(value, lambda child: _reported_at(child, read))
 
 
 def _along(reduce: Reduce, extents: Extents) -> frozenset[str]:

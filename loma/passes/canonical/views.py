@@ -33,7 +33,7 @@ def read_through(function: Function) -> Function:
     body = list(function.body)
     for position, stmt in enumerate(body):
         match stmt:
-            case Declare(Var(_, TensorType()) as name, Op() as part) if _is_inside(part, is_size):
+            case Declare(Var(_, TensorType()) as name, Op() as part) if is_inside(part, is_size):
                 after = tuple(body[position + 1 :])
                 if mentioned_names((stmt,)).isdisjoint(written(after)):
                     body[position + 1 :] = (_with_part(s, name, part) for s in after)
@@ -42,17 +42,17 @@ def read_through(function: Function) -> Function:
     return replace(function, body=tuple(body))
 
 
-def _is_inside(part: Expr, is_size: IsSize) -> bool:
+def is_inside(part: Expr, is_size: IsSize) -> bool:
     """Whether an expression is a variable or a part of one that surely lies inside."""
     match part:
         case Var():
             return True
         case Op("slice", (whole,)):
-            return slice_start(part, is_size) is not None and _is_inside(whole, is_size)
+            return slice_start(part, is_size) is not None and is_inside(whole, is_size)
         case Op("transpose", (whole,)):
-            return _is_inside(whole, is_size)
+            return is_inside(whole, is_size)
         case Op("reshape", (whole,)):
-            return _is_readable(part, whole) and _is_inside(whole, is_size)
+            return _is_readable(part, whole) and is_inside(whole, is_size)
         case _:
             return False
 
