@@ -10,7 +10,7 @@ has its weights for a few rows at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from loma.backends.kernels.columns import narrowed
@@ -20,10 +20,13 @@ from loma.backends.kernels.ir import (
 )  # fmt: skip
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import Shared, index_assigns, is_row, mentions, streams_operand
-from loma.core.ir import INT, Axis, Binary, Declare, Index, Stmt, TensorType, Var
+from loma.core.ir import (
+    INT, Axis, Binary, Declare, For, If, Index, IndexAssign, Stmt, TensorType, Var,
+)  # fmt: skip
 from loma.core.names import Names
 from loma.core.sizes import IsSize, dims_of
-from loma.core.walk import walk
+from loma.core.walk import subscript_variables, walk
+from loma.passes.outer import summand
 
 # The steps inside panels of an axis with that count, where those tensors are blank at first, and
 # other panels with these counts
@@ -52,6 +55,11 @@ def in_panels(
         return None
     shared = max(ways, key=lambda way: _gain(group, way))
     first, last = 0, len(group)
+    local = runs.temporaries(group, shared)
+    while any(isinstance(s, For) for s in group[: last - 1]) and _is_scattered(
+        group[last - 1], shared, local.keys()
+    ):
+        last -= 1
     while True:
         inner = group[first:last]
         called = shared.names[len(index_assigns(group[:first])) :]
@@ -67,6 +75,26 @@ def in_panels(
                 found = _of_columns(found, is_size, runs, names, fuse)
             return InPanels(group[:first], found, group[last:])
         first, last = first + using[0], first + using[-1] + 1
+
+
+def _is_scattered(stmt: Stmt, shared: Shared, local: AbstractSet[str]) -> bool:
+    """Whether a statement is a product of matrices, alone or under a condition, some of which live
+    longer than the panels and have the shared index behind another one."""
+    match stmt:
+        case If(_, (inner,), ()):
+            return _is_scattered(inner, shared, local)
+        case IndexAssign(Index(Var() as target)):
+            pass
+        case _:
+            return False
+    match summand(stmt):
+        case _, Binary("*", Index(Var() as left) as own, Index(Var() as right) as other) if (
+            subscript_variables(own) != subscript_variables(other)
+        ):
+            places = {**dict(shared.reads), **dict(shared.dims)}
+            return any(places.get(v.name) for v in (target, left, right) if v.name not in local)
+        case _:
+            return False
 
 
 def _using(panels: Panels, crossing: set[str]) -> list[int]:

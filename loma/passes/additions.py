@@ -5,23 +5,31 @@ Reverse mode adds to an adjoint for every use of a variable. ``T[i] += a`` is dr
 ``a`` is made of. A first one under a condition becomes ``a if condition else 0``. Its operands must
 not have to be kept for it in full size: each is smaller than ``T``, an argument or a view of one,
 or needed later anyway.
+
+Before derivatives are made, rounds of loops take together what is assigned and added to all
+elements, sums among it: of ``s[i, n] = b[n]``, ``s[i, n] += x[t, i, k] * w[k, n]`` and ``s[i, n] +=
+h[i, m] * u[m, n]`` each product then has a place of its own, the first one outside of the loop.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from loma.core import sizes
 from loma.core.axes import runs_over
 from loma.core.effects import written
 from loma.core.ir import (
-    INT, Axis, Binary, Call, Declare, Expr, FloatConst, Function, If, Index, IndexAssign, IntConst,
-    Module, Op, Reduce, Select, Stmt, TensorType, Var, replace,
+    INT, Axis, Binary, Call, Declare, Expr, FloatConst, For, Function, If, Index, IndexAssign,
+    IntConst, Module, Op, Reduce, Select, Stmt, TensorType, Var, While, replace,
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.core.walk import (
-    free_variables, map_blocks, map_tensor_functions, mentioned_names, substitute, walk,
+    free_variables, map_blocks, map_tensor_functions, mentioned_names, reduced_axes, root,
+    substitute, walk,
 )  # fmt: skip
+from loma.passes.first_write import assigned
+from loma.passes.liveness import covers
 
 
 def additions(module: Module) -> Module:
@@ -40,6 +48,54 @@ def additions(module: Module) -> Module:
         return replace(function, body=_block(function.body, kept))
 
     return map_tensor_functions(module, joined)
+
+
+def totals(module: Module) -> Module:
+    """Takes additions in loops together with the assignments that they follow."""
+    return map_tensor_functions(module, lambda f: replace(f, body=_totals(f.body, False)))
+
+
+def _totals(body: tuple[Stmt, ...], rounds: bool) -> tuple[Stmt, ...]:
+    """``rounds``: of a block inside of a loop."""
+    inner = partial(_totals, rounds=True), partial(_totals, rounds=rounds)
+    out: list[Stmt | None] = [
+        map_blocks(stmt, inner[0 if isinstance(stmt, For | While) else 1]) for stmt in body
+    ]
+    for position, first in enumerate(out if rounds else ()):
+        if not isinstance(first, IndexAssign) or first.op != "=" or not covers(first):
+            continue
+        name, between = root(first.target), set[str]()
+        for later in range(position + 1, len(out)):
+            other = out[later]
+            if other is not None and name in mentioned_names((other,)):
+                new = (
+                    _total(first, other)
+                    if between.isdisjoint(free_variables(first.value))
+                    else None
+                )
+                if new is not None:
+                    out[position], out[later] = None, new
+                break
+            between |= set[str]() if other is None else written((other,))
+    return tuple(stmt for stmt in out if stmt is not None)
+
+
+def _total(first: IndexAssign, later: Stmt) -> IndexAssign | None:
+    """The later statement with what the first one assigns, if it adds to all of that."""
+    if not isinstance(later, IndexAssign) or later.op != "+=" or not covers(later):
+        return None
+    here, new = first.element, assigned(later)
+    there, names = new.element, {axis.name for axis in new.axes}
+    known = free_variables(first.value) - {axis.name for axis in first.axes}
+    if new.op != "=" or here.tensor.name in known | free_variables(new.value):
+        return None
+    own = [s.name for s in here.subscripts if isinstance(s, Var)]
+    alone = all(isinstance(s, Var) for s in there.subscripts)
+    inner = {axis.name for axis in reduced_axes(first.value)}
+    if not alone or len(own) != len(here.subscripts) or names & (known | inner):
+        return None
+    value = substitute(first.value, dict(zip(own, there.subscripts, strict=True)))
+    return replace(new, value=Binary("+", value, new.value, there.type))
 
 
 @dataclass(frozen=True, slots=True)

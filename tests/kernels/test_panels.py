@@ -146,3 +146,30 @@ def test_rows_of_different_lengths() -> None:
         draw = torch.Generator().manual_seed(0)
         q, k, v = (torch.randn((B, T, n), generator=draw, dtype=torch.float64) for n in (D, D, E))
         torch.testing.assert_close(module.rows(q, k, v), causal(q, k, v, torch.tensor(1.0)))
+
+
+CELLS = """
+def cells(
+    x : In[Tensor[T, B, K]], w : In[Tensor[K, N]], u : In[Tensor[N, N]],
+) -> Tensor[T, B, N]:
+    y : Tensor[T, B, N]
+    for i in range(B):
+        h : Tensor[N]
+        for t in range(T):
+            h[n] = tanh(sum(x[t, i, k] * w[k, n] for k in K) + sum(h[m] * u[m, n] for m in N))
+            y[t, i, n] = h[n]
+    return y
+"""
+
+
+def test_products_behind_a_recurrence_take_whole_tensors() -> None:
+    """Those of a few sequences lie apart in each step."""
+    steps = steps_of(pipeline.program(CELLS).module.function("cells__backward"), CPU)
+    (panels,) = [step for step in steps if isinstance(step, Panels)]
+    assert panels.sums == ()
+    assert {name for name, _ in panels.views}.isdisjoint({"x", "_d_x"})
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((5, 40, 3), (3, 4), (4, 4))
+    own = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
+    module = oracle.compiled(CELLS)
+    assert torch.autograd.gradcheck(module.cells, [x.requires_grad_() for x in own])

@@ -34,6 +34,7 @@ from loma.passes.canonical.recurrences.scans import scans as scans
 from loma.passes.canonical.recurrences.windows import windows as windows
 from loma.passes.canonical.dimensions.quotients import quotients as quotients
 from loma.passes.canonical.dimensions.shapes import shapes as shapes
+from loma.passes.canonical.recurrences.stored import stored as stored
 from loma.passes.canonical.recurrences.states import states as states
 from loma.passes.canonical.scatters import scatters as scatters
 from loma.passes.canonical.short import short as short
@@ -41,6 +42,7 @@ from loma.passes.canonical.temporaries import temporaries as temporaries
 from loma.passes.canonical.recurrences.triangles import triangles as triangles
 from loma.passes.canonical.dimensions.units import units as units
 from loma.passes.canonical.webs import webs as webs
+from loma.passes.additions import totals as totals
 from loma.passes.first_write import first_write
 from loma.passes.reuse import same_values as same_values
 from loma.passes.zeroing import zeroing
@@ -66,6 +68,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "divisions" in wanted:
         module = quotients(module)
     module = zeroing(first_write(module))
+    if "additions" in wanted and not every:
+        module = totals(module)
     if "conditions" in wanted:
         module = conditions(module)
     if "shapes" in wanted:
@@ -93,7 +97,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "reuse" in wanted and not every:  # all of reuse comes later
         module = same_values(module)
     if "rounds" in wanted and not every:
-        module = rounds(module)
+        module = rounds(stored(module))
     if "costly" in wanted:
         module = costly(module)
     if "distribution" in wanted and not every:  # adjoints: when each has one statement

@@ -3,18 +3,22 @@ dimensions of size 1 dropped or added."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 
 from loma.core import builder as b, sizes
-from loma.core.bounds import is_never_negative
+from loma.core.bounds import counted, is_never_negative
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT, INT, Binary, Declare, Expr, Function, Index, IntConst, Op, Stmt, TensorType, Var,
-    replace,
+    FLOAT, INT, Assign, Binary, Declare, Expr, For, Function, Index, IntConst, Op, Stmt, TensorType,
+    Var, replace,
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.core.sizes import IsSize
-from loma.core.walk import map_children, map_expressions, mentioned_names
+from loma.core.walk import (
+    map_blocks, map_children, map_expressions, mentioned_names, own_names, statements,
+)  # fmt: skip
 
 ONE = IntConst(1)
 
@@ -30,29 +34,52 @@ def read_through(function: Function) -> Function:
     """The function with elements of a tensor for those of parts of it that have names, where
     neither is written while the part is in use."""
     is_size = frozenset(sizes.size_variables(function)).__contains__
-    body = list(function.body)
-    for position, stmt in enumerate(body):
-        match stmt:
-            case Declare(Var(_, TensorType()) as name, Op() as part) if is_inside(part, is_size):
-                after = tuple(body[position + 1 :])
-                if mentioned_names((stmt,)).isdisjoint(written(after)):
-                    body[position + 1 :] = (_with_part(s, name, part) for s in after)
-            case _:
-                pass
-    return replace(function, body=tuple(body))
+    uses = Counter(
+        name
+        for stmt in statements(function.body)
+        if not (isinstance(stmt, Declare) and stmt.value is None)
+        for name in own_names(stmt)
+    )
+
+    def block(body: tuple[Stmt, ...], counters: Mapping[str, Expr]) -> tuple[Stmt, ...]:
+        out = list(body)
+        for position in range(len(out)):
+            match stmt := out[position]:
+                case Declare(Var(_, TensorType()) as name, Op() as part):
+                    pass
+                case Assign(Var(_, TensorType()) as name, "=", Op() as part):
+                    # Of a variable that this block alone uses, behind the statement.
+                    own = (name.name in own_names(s) for s in statements(tuple(out[position:])))
+                    if uses[name.name] != sum(own):
+                        continue
+                case _:
+                    continue
+            after = tuple(out[position + 1 :])
+            if not is_inside(part, is_size, counters):
+                continue
+            if mentioned_names((stmt,)).isdisjoint(written(after)):
+                out[position + 1 :] = (_with_part(s, name, part) for s in after)
+        return tuple(map_blocks(s, partial(block, counters=inside(s, counters))) for s in out)
+
+    def inside(stmt: Stmt, counters: Mapping[str, Expr]) -> Mapping[str, Expr]:
+        return counted(stmt, counters, is_size) if isinstance(stmt, For) else counters
+
+    return replace(function, body=block(function.body, {}))
 
 
-def is_inside(part: Expr, is_size: IsSize) -> bool:
-    """Whether an expression is a variable or a part of one that surely lies inside."""
+def is_inside(part: Expr, is_size: IsSize, counters: Mapping[str, Expr] | None = None) -> bool:
+    """Whether an expression is a variable or a part of one that surely lies inside; ``counters``
+    are the ranges of loops around."""
     match part:
         case Var():
             return True
         case Op("slice", (whole,)):
-            return slice_start(part, is_size) is not None and is_inside(whole, is_size)
+            there = slice_start(part, is_size, counters) is not None
+            return there and is_inside(whole, is_size, counters)
         case Op("transpose", (whole,)):
-            return is_inside(whole, is_size)
+            return is_inside(whole, is_size, counters)
         case Op("reshape", (whole,)):
-            return _is_readable(part, whole) and is_inside(whole, is_size)
+            return _is_readable(part, whole) and is_inside(whole, is_size, counters)
         case _:
             return False
 
