@@ -53,7 +53,7 @@ def of_kernel(
 ) -> Iterator[Task]:
     """All forms of one kernel."""
     for architecture in architectures:
-        for form in forms(kernel):
+        for form in forms(kernel, architecture):
             for real in REALS[: 1 if form.narrow or kernel.how == "items" else None]:
                 yield Task(path, function, kernel, form, real, architecture)
 

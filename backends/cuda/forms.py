@@ -43,7 +43,8 @@ class Kernel:
 class Form:
     """What the headers of kernels are told, but for the type of numbers. ``known``: all numbers of
     the kernel are constants, and its pointers aligned. ``narrow``: the operands of matrix units are
-    bfloat16, 1, or float16, 2, in rows of so many numbers at most."""
+    bfloat16, 1, or float16, 2, in rows of so many numbers at most; ``groups`` of four warps use the
+    units together on Hopper GPUs."""
 
     threads: int
     team: int = 1
@@ -55,6 +56,8 @@ class Form:
     depth: int = 0
     width: int = 0
     lists: bool = False
+    groups: int = 0
+    registers: int = 0
 
     @property
     def name(self) -> str:
@@ -66,6 +69,7 @@ class Form:
         parts += ["known"] * self.known
         parts += ["lists"] * self.lists
         parts += [f"{_NARROW[self.narrow]}_{self.depth}_{self.width}"] * (self.narrow > 0)
+        parts += [f"groups{self.groups}"] * (self.groups > 0)
         return "_".join(parts)
 
 
@@ -74,9 +78,9 @@ def kernels(source: GeneratedSource) -> list[Kernel]:
     return [Kernel(**record) for record in source.metadata["kernels"]]
 
 
-def forms(kernel: Kernel) -> list[Form]:
-    """One of each kind that launches of the kernel may choose."""
-    found = list(dict.fromkeys(_forms(kernel)))
+def forms(kernel: Kernel, architecture: str = "") -> list[Form]:
+    """One of each kind that launches of the kernel may choose on such a GPU."""
+    found = list(dict.fromkeys(_forms(kernel, architecture)))
     if kernel.numbers:
         found.append(replace(found[min(1, len(found) - 1)], known=True))
     if kernel.lists:
@@ -84,13 +88,17 @@ def forms(kernel: Kernel) -> list[Form]:
     return found
 
 
-def _forms(kernel: Kernel) -> Iterator[Form]:
+def _forms(kernel: Kernel, architecture: str) -> Iterator[Form]:
     if kernel.how == "serial":
         yield Form(1)
         return
     if kernel.how in ("sweep", "pairs"):
         yield from (Form(128, narrow=narrow, depth=64, width=64) for narrow in (1, 2))
         yield Form(256 if kernel.how == "sweep" else 128, narrow=1, depth=128, width=128)
+        if architecture == "sm_90":
+            small = Form(256, narrow=1, depth=64, width=64, groups=2, registers=128)
+            yield from (small, replace(small, narrow=2))
+            yield replace(small, depth=128, width=128, registers=0)
         return
     yield Form(_THREADS)
     if kernel.how == "fused":
@@ -123,6 +131,10 @@ def options(kernel: Kernel, form: Form, real: str) -> list[str]:
             f"-DLOMA_NARROW={form.narrow}", f"-DLOMA_DEPTH={form.depth}",
             f"-DLOMA_WIDTH={form.width}",
         ]  # fmt: skip
+    if form.groups:
+        found.append(f"-DLOMA_GROUPS={form.groups}")
+    if form.registers:
+        found.append(f"-DLOMA_REGISTERS={form.registers}")
     if form.lists:
         found += ["-DLOMA_ALIGNED", "-DLOMA_LISTED"]
     if form.known:

@@ -24,6 +24,7 @@ _IMAGE_FILE = "kernel.cubin"
 _MAJORS = (13, 12)  # the versions of CUDA that are looked for by name
 _LINES = 40  # of a log, in a message
 # A text says which products and sums are rounded as one: all forms of a kernel have one result.
+_GROUPS = "-DLOMA_GROUPS="  # matrix units of Hopper GPUs are used as no other GPU has them
 _ALWAYS = ("-default-device", "--std=c++17", "--fmad=false")
 
 
@@ -31,7 +32,10 @@ def image(name: str, text: str, options: Sequence[str], architecture: str) -> by
     """A kernel's cubin. ToolchainError without NVRTC, CompilationFailed when it refuses the
     text."""
     library = find()
-    told = (*_ALWAYS, f"--gpu-architecture={library.target(architecture)}", *options)
+    target = library.target(architecture)
+    if any(option.startswith(_GROUPS) for option in options):
+        target += "a"  # instructions that later GPUs lack
+    told = (*_ALWAYS, f"--gpu-architecture={target}", *options)
     headers = texts.headers()
     if texts.INCLUDE not in text:
         text = texts.INCLUDE + text

@@ -3,6 +3,8 @@ other kernels."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, HostWriter
 from loma.backends.cfamily.names import cpp_name
@@ -13,7 +15,12 @@ from loma.backends.cuda.start import Start
 from loma.backends.kernels.pairs import Output, Pairs
 from loma.backends.schedule.host import Either, PairsPass
 from loma.core import sizes
-from loma.core.ir import FLOAT, Builtin, Var
+from loma.core.ir import FLOAT, INT, Binary, Builtin, Expr, FloatConst, Index, IntConst, Select, Var
+from loma.core.walk import free_variables, map_children, walk
+
+_POWER = "@power_of_two"
+_LOG2_E = 1.4426950408889634
+_LARGE = 1e4  # whose product with a number is rounded by too much for an exponent
 
 
 def write_either(owner: HostWriter, node: Either) -> None:
@@ -50,11 +57,11 @@ def write_pairs(owner: HostWriter, node: PairsPass) -> None:
         outer = sizes.product(tuple(axis.extent for axis in pairs.outer))
         given = (outer, pairs.row.extent, *(stream.inner.extent for stream in pairs.streams))
         sizes_given = [c.item_text(context.ints(each)) for each in given]
-        launch.write(body, "pairs", *sizes_given, before=texts.PAIRS)
+        launch.write(body, "pairs", *sizes_given, str(text.kept), before=texts.PAIRS)
 
 
 class PairsText(PassText):
-    """The kernel of a pass over pairs."""
+    """The kernel of a pass over pairs. ``kept``: how many numbers it keeps of each column."""
 
     def __init__(self, context: CppContext, node: PairsPass) -> None:
         pairs = node.pairs
@@ -62,11 +69,23 @@ class PairsText(PassText):
         products = [stream.product for stream in pairs.streams if stream.product is not None]
         super().__init__(context, axes, products, len(pairs.outer))
         self._pass = node
+        self._products = {var.name for var in products}
+        self._weighs = False  # whether what is written is a weight
+        self._of_rows: dict[Expr, tuple[Var, Expr]] = {}  # and what it is before the pass
+        self._of_columns: dict[Expr, tuple[Var, Expr]] = {}
+
+    @property
+    def kept(self) -> int:
+        return len(self._of_columns)
 
     def _builtin(self, expr: Builtin) -> c.Expression:
         # Weights are rounded to 16 bits.
-        if expr.name == "exp":
-            return c.call("loma::exponential", self.value(expr.args[0], FLOAT))
+        if expr.name in (_POWER, "exp"):
+            name = "power_of_two" if expr.name == _POWER else "exponential"
+            return c.call(f"loma::{name}", self.value(expr.args[0], FLOAT))
+        match expr:
+            case Builtin("mul_no_nan", (Builtin("exp" | "@power_of_two"), _)) if self._weighs:
+                return c.call("products_.product", *(self.value(arg, FLOAT) for arg in expr.args))
         return super()._builtin(expr)
 
     def kernel(self) -> Writer:
@@ -89,9 +108,38 @@ class PairsText(PassText):
         body.line("    part_,")
         for operand in operands:
             body.line(f"    {operand},")
+        row, column = (
+            f"[[maybe_unused]] const int64_t {cpp_name(axis.name)}"
+            for axis in (pairs.row, pairs.column)
+        )
+        body.line(
+            f"    [&]({row}) {{ return {self._values(e for _, e in self._of_rows.values())}; }},"
+        )
+        reads: dict[Expr, Var] = {}
+        values = [self._reading(expr, reads) for _, expr in self._of_columns.values()]
+        body.line(f"    loma::OfColumns{{[&]({column}) {{ return {self._values(reads)}; }},")
+        body.line(f"        [&]([[maybe_unused]] const auto& read_, {column}) "
+                  f"{{ return {self._values(values)}; }}}},")  # fmt: skip
         for text, end in zip(sums, (",", ");"), strict=True):
             body.line(f"    {text}{end}")
         return body
+
+    def _values(self, values: Iterable[Expr]) -> str:
+        texts = [c.item_text(self.value(each, FLOAT)) for each in values]
+        held = f"{{{{{', '.join(texts)}}}}}" if texts else "{}"
+        return f"loma::Kept<{len(texts)}>{held}"
+
+    def _reading(self, expr: Expr, reads: dict[Expr, Var]) -> Expr:
+        """The expression with what it reads of tensors from ``reads``, where choices read nothing
+        that they do not choose."""
+        if isinstance(expr, Index) and not self._is_steady(expr):
+            if expr not in reads:
+                reads[expr] = Var(f"@read{len(reads)}", FLOAT)
+                self._locals[reads[expr].name] = f"read_[{len(reads) - 1}]"
+            return reads[expr]
+        if isinstance(expr, Select) or expr.type != FLOAT:
+            return expr
+        return map_children(expr, lambda child: self._reading(child, reads))
 
     def _sum(self, body: Writer, pairs: Pairs, stream: int) -> str:
         """What becomes of the products, for the rows of a stream."""
@@ -105,24 +153,131 @@ class PairsText(PassText):
         ]
         row, column = cpp_name(pairs.row.name), cpp_name(pairs.column.name)
         given = ", ".join(
-            [*(f"[[maybe_unused]] const real {name}" for name in names),
-             f"[[maybe_unused]] const int64_t {row}", f"[[maybe_unused]] const int64_t {column}"]
+            f"[[maybe_unused]] {each}"
+            for each in (
+                *(f"const real {name}" for name in names), f"const int64_t {row}",
+                f"const int64_t {column}", "const auto& row_", "const auto& column_",
+                "auto& products_",
+            )
         )  # fmt: skip
-        weight = self._plain(body, output.weight)
+        factor, weight = self._divided(body, output.weight)
+        weight = self._read(body, self._exponents(weight))
+        self._weighs = True
+        text = c.item_text(self.value(weight, FLOAT))
+        self._weighs = False
         return (
-            f"loma::Weighted{{[&]({given}) -> real {{ return {weight}; }},\n"
-            f"        {self._write(output, row)}}}"
+            f"loma::Weighted{{[&]({given}) -> real {{ return {text}; }},\n"
+            f"        {self._write(output, row, factor)}}}"
         )
 
-    def _write(self, output: Output, row: str) -> str:
+    def _divided(self, body: Writer, weight: Expr) -> tuple[str | None, Expr]:
+        """Factors that follow from sizes alone, which the sum is multiplied with, and the rest."""
+        factor: Expr | None = None
+        while True:
+            match weight:
+                case Builtin("mul_no_nan", (one, rest)) | Binary("*", one, rest) if _sized(one):
+                    pass
+                case Binary("*", rest, one) if _sized(one):
+                    pass
+                case Binary("/", rest, bottom) if _sized(bottom):
+                    one = Binary("/", FloatConst(1.0), bottom, FLOAT)
+                case _:
+                    break
+            factor = one if factor is None else Binary("*", factor, one, FLOAT)
+            weight = rest
+        if factor is None:
+            return None, weight
+        return self.local(self._keep(body, factor)), weight
+
+    def _exponents(self, expr: Expr) -> Expr:
+        """Exponentials as powers of two, where what is subtracted can be kept in that form. No
+        multiple of the rest may be infinite where the rest is not."""
+        match expr:
+            case Builtin("exp", (Binary("+" | "-" as op, left, right),)):
+                for one, other in ((left, right), (right, left)):
+                    if self._is_moderate(one) and self._is_kept(other):
+                        sides = (self._in_twos(left), self._in_twos(right))
+                        return Builtin(_POWER, (Binary(op, *sides, FLOAT),), FLOAT)
+            case Builtin("exp", (argument,)) if self._is_moderate(argument):
+                return Builtin(_POWER, (self._in_twos(argument),), FLOAT)
+        return map_children(expr, self._exponents)
+
+    def _is_moderate(self, expr: Expr) -> bool:
+        match expr:
+            case Var(name):
+                return name in self._products
+            case FloatConst(value):
+                return abs(value) < _LARGE
+            case Binary("+" | "-", left, right):
+                return self._is_moderate(left) and self._is_moderate(right)
+            case Binary("*", left, right):
+                return any(
+                    self._is_moderate(one) and (self._is_steady(other) or other.type == INT)
+                    for one, other in ((left, right), (right, left))
+                )
+            case Binary("/", left, right):
+                return self._is_moderate(left) and self._is_steady(right)
+        return False
+
+    def _in_twos(self, expr: Expr) -> Expr:
+        """The expression times the logarithm of e to base 2."""
+        match expr:
+            case Binary("+" | "-" as op, left, right):
+                return Binary(op, self._in_twos(left), self._in_twos(right), FLOAT)
+            case Binary("*", left, right) if self._is_steady(left):
+                return Binary("*", self._in_twos(left), right, FLOAT)
+            case Binary("*", left, right) if self._is_steady(right):
+                return Binary("*", left, self._in_twos(right), FLOAT)
+            case Binary("/", left, right) if self._is_steady(right):
+                factor = Binary("/", FloatConst(_LOG2_E), right, FLOAT)
+                return Binary("*", left, factor, FLOAT)
+        return Binary("*", expr, FloatConst(_LOG2_E), FLOAT)
+
+    def _read(self, body: Writer, expr: Expr) -> Expr:
+        """The expression with what follows from the row or from the column alone read from what is
+        kept of these; choices keep what they choose from."""
+        is_plain = isinstance(expr, Var | FloatConst | IntConst) or self._is_steady(expr)
+        if expr.type == FLOAT and self._is_kept(expr) and not is_plain:
+            return self._value_of(body, expr)
+        if isinstance(expr, Select | Index):
+            return self._hoisted(body, expr)
+        if expr.type != FLOAT or self._is_steady(expr):
+            return self._hoisted(body, expr)
+        return map_children(expr, lambda child: self._read(body, child))
+
+    def _is_kept(self, expr: Expr) -> bool:
+        """Whether it follows from one of the row and the column at most."""
+        return len(free_variables(expr) & self._moving) <= 1 and not (
+            free_variables(expr) & self._products
+        )
+
+    def _value_of(self, body: Writer, expr: Expr) -> Var:
+        of_row = self._pass.pairs.row.name in free_variables(expr)
+        values = self._of_rows if of_row else self._of_columns
+        if expr not in values:
+            kind, place = "row" if of_row else "column", len(values)
+            values[expr] = Var(f"@{kind}{place}", FLOAT), self._hoisted(body, expr)
+            self._locals[f"@{kind}{place}"] = f"{kind}_[{place}]"
+        return values[expr][0]
+
+    def _write(self, output: Output, row: str, factor: str | None) -> str:
         last = output.target.subscripts[-1]
         assert isinstance(last, Var)
         name = self.local(last)
         head = f"[&](const real sum_, const int64_t {row}, const int64_t {name})"
         var = output.target.tensor
         place = c.text(self._int(self._offset(output.target)))
+        found = "sum_" if factor is None else f"sum_ * {factor}"
         if var.name in self._pass.narrow:
             target = f"{self.context.variable(var)}_narrow_[{place}]"
-            value = "static_cast<loma::Narrow>(loma::narrowed(sum_, real(0)))"
+            value = f"static_cast<loma::Narrow>(loma::narrowed({found}, real(0)))"
             return f"{head} {{ {target} = {value}; }}"
-        return f"{head} {{ {c.text(self._place(output.target))} = sum_; }}"
+        return f"{head} {{ {c.text(self._place(output.target))} = {found}; }}"
+
+
+def _sized(expr: Expr) -> bool:
+    """Whether a number follows from sizes and constants alone."""
+    return not any(
+        isinstance(node, Index) or (isinstance(node, Var) and node.type != INT)
+        for node in walk(expr)
+    )

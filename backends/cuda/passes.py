@@ -52,7 +52,7 @@ class PassText(LoopText):
         self, context: CppContext, axes: Sequence[Axis], given: Sequence[Var], outer: int
     ) -> None:
         super().__init__(context, ())
-        self._kept = 0
+        self._before: dict[Expr, Var] = {}  # what is kept before the pass
         self._elements: dict[Index, str] = {}  # what the pass itself gives
         for axis in axes:
             self.local(Var(axis.name, INT))
@@ -123,8 +123,9 @@ class PassText(LoopText):
         return not free_variables(expr) & self._moving
 
     def _keep(self, body: Writer, expr: Expr) -> Var:
-        self._kept += 1
-        var = Var(f"@kept{self._kept}_", FLOAT)
+        if expr in self._before:
+            return self._before[expr]
+        var = self._before[expr] = Var(f"@kept{len(self._before) + 1}_", FLOAT)
         value = c.item_text(self.value(expr, FLOAT))
         body.line(f"const real {self.local(var)} = {value};")
         return var

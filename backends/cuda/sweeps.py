@@ -15,7 +15,7 @@ from loma.backends.cuda.start import Start
 from loma.backends.kernels.sweeps import Found
 from loma.backends.schedule.host import Pass
 from loma.core import sizes
-from loma.core.ir import FLOAT, Index, Var
+from loma.core.ir import FLOAT, Binary, Expr, FloatConst, Index, Var
 from loma.core.walk import free_variables, walk
 
 _OPERANDS = ("queries_", "keys_", "values_")
@@ -94,16 +94,33 @@ class SweepText(PassText):
                 (scores.depth, scores.depth, found.width), strict=True,
             )
         ]  # fmt: skip
+        factor = self._factor(body, scores.product, scores.score)
         body.line(f"loma::sweep<{'true' if reads else 'false'}>(")
         body.line("    part_,")
         for operand in operands:
             body.line(f"    {operand},")
         kinds = ("int64_t", "real", "real", "real")
-        for (params, value), kind in zip(functions, kinds, strict=True):
-            body.line(f"    [&]([[maybe_unused]] {params.replace(', ', ', [[maybe_unused]] ')}) "
-                      f"-> {kind} {{ return {value}; }},")  # fmt: skip
+        for k, ((params, value), kind) in enumerate(zip(functions, kinds, strict=True)):
+            text = (
+                f"[&]([[maybe_unused]] {params.replace(', ', ', [[maybe_unused]] ')}) "
+                f"-> {kind} {{ return {value}; }}"
+            )
+            if k == 1:
+                text = f"loma::Scored{{{text}}}" if factor is None else f"loma::Scaled{{{factor}}}"
+            body.line(f"    {text},")
         self._write_rows(body, names, narrow)
         return body
+
+    def _factor(self, body: Writer, product: Var, score: Expr) -> str | None:
+        """Where a score is the product with something that is the same for all rows and columns."""
+        match score:
+            case Binary("*", Var(product.name), factor) | Binary("*", factor, Var(product.name)):
+                pass
+            case Binary("/", Var(product.name), bottom):
+                factor = Binary("/", FloatConst(1.0), bottom, FLOAT)
+            case _:
+                return None
+        return self.local(self._keep(body, factor)) if self._is_steady(factor) else None
 
     def _write_rows(self, body: Writer, names: tuple[str, str, str], narrow: bool) -> None:
         """What takes the results of rows and of their elements."""

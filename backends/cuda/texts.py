@@ -16,7 +16,8 @@ _FILES = (
     "cuda/device/places.h", "cuda/device/reduce.h", "cuda/device/several.h",
     "cuda/device/statement.h", "cuda/device/std.h",
     "cuda/device/sweep.h", "cuda/device/team.h", "cuda/device/values.h",
-    "cuda/device/vector_math.h",
+    "cuda/device/vector_math.h", "cuda/device/warp_pairs.h", "cuda/device/warp_sweep.h",
+    "cuda/device/warpgroups.h", "cuda/device/wide_pairs.h", "cuda/device/wide_sweep.h",
 )  # fmt: skip
 _STANDARD = {
     "std.h": ("algorithm", "cmath", "cstddef", "cstdint", "functional", "limits"),

@@ -98,6 +98,12 @@ def gated(
     return y
 
 
+def negative(
+    q : In[Tensor[T, D]], k : In[Tensor[S, D]], v : In[Tensor[S, D]],
+) -> Tensor[T, D]:
+    return softmax(q @ transpose(k, 0, 1) * -0.25, 1) @ v
+
+
 def statistics(
     q : In[Tensor[T, D]], k : In[Tensor[S, D]], v : In[Tensor[S, D]], y : Out[Tensor[T, D]],
 ) -> tuple[Tensor[T], Tensor[T]]:
@@ -209,6 +215,28 @@ def test_more_cases(recorded: Recorded, module: loma.LomaModule) -> None:
         check(recorded, module, "window", q, k, v, width)
     weights = [narrow(24, 32, scale=0.2) for _ in range(3)]
     check(recorded, module, "gated", narrow(70, 24), *weights, narrow(70, 32))
+
+
+def test_factors(recorded: Recorded, module: loma.LomaModule) -> None:
+    """Of all scores: below zero, and so large that exponents need all digits of a score."""
+    q, k, v = (narrow(40, 32) for _ in range(3))
+    check(recorded, module, "negative", q, k, v)
+    q, k, v = (narrow(1, 40, 32) for _ in range(3))
+    check(recorded, module, "plain", 400.0 * q, k, v)
+
+
+def test_units_of_warps(
+    recorded: Recorded, module: loma.LomaModule, request: pytest.FixtureRequest
+) -> None:
+    """What runs where four warps have no matrix units together."""
+    if request.config.getoption("--device") == "cuda":
+        pytest.skip("of the shim")
+    with shim_device.architecture(8):
+        q, k, v = narrow(1, 70, 32), narrow(1, 65, 32), narrow(1, 65, 48)
+        check(recorded, module, "plain", q, k, v)
+        check_gradients(module, "plain", q, k, v)
+        q, k, v = (narrow(1, 40, 2, 32) for _ in range(3))
+        check_gradients(module, "cap_and_slope", q, k, v, narrow(2, scale=0.1), 2.5)
 
 
 def test_masked_rows(recorded: Recorded, module: loma.LomaModule) -> None:
@@ -348,6 +376,20 @@ def test_gradients_of_some(module: loma.LomaModule) -> None:
         own[place] = own[place].clone().requires_grad_()
         (found,) = torch.autograd.grad(module.plain(*own).sum(), own[place])
         torch.testing.assert_close(found, wanted[place], rtol=3e-2, atol=3e-2)
+
+
+def test_gradients_of_masked_rows(module: loma.LomaModule) -> None:
+    """Zero where nothing asks for them, though exponentials are NaN."""
+    q, k, v = (narrow(2, 40, 32) for _ in range(3))
+    seen = torch.rand(2, 40) < 0.5
+    seen[0] = False
+    weight = torch.randn(2, 40, 32)
+    weight[0] = 0
+    given = (q, k, v, seen, float("-inf"))
+    found = gradients(module.padded, given, weight)
+    expected = gradients(module.padded, list(map(wide, given)), weight)
+    for own, other in zip(found[:2], expected[:2], strict=True):
+        torch.testing.assert_close(own.double(), other, rtol=3e-2, atol=3e-2, equal_nan=True)
 
 
 @pytest.mark.full

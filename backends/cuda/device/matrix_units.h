@@ -48,12 +48,15 @@ inline void load_transposed(uint32_t (&to)[4], const Narrow* row) {
                : "r"(shared_address(row)) : "memory");
 }
 
-// 16 bytes, which are there after the next copies_done(); zeros unless they are `there`.
+// 16 bytes, which are there after the next copies_done(); zeros unless they are `there`. Those between
+// two copies_begun() are there after copies_done_before(), which leaves those behind the last but one.
 inline void copy_later(Narrow* to, const Narrow* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                : : "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 inline void copies_done() { asm volatile("cp.async.wait_all;" : : : "memory"); }
+inline void copies_begun() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+inline void copies_done_before() { asm volatile("cp.async.wait_group 1;" : : : "memory"); }
 
 // Two numbers, the first in the lower half.
 inline uint32_t narrowed(float low, float high) {
@@ -71,6 +74,12 @@ inline float power_of_two(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
+}
+
+inline uint32_t bits_of(float x) {
+  uint32_t bits;
+  asm("mov.b32 %0, %1;" : "=r"(bits) : "f"(x));
+  return bits;
 }
 
 // NaN where one of them is.

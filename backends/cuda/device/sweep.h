@@ -11,18 +11,25 @@
 
 #include "grid.h"
 #include "matrix_units.h"
+#ifdef LOMA_GROUPS
+#include "warpgroups.h"
+#endif
 
 #ifndef LOMA_DYNAMIC_SHARED
-#define LOMA_DYNAMIC_SHARED(name) extern __shared__ __align__(16) char name[]
+#define LOMA_DYNAMIC_SHARED(name) extern __shared__ __align__(1024) char name[]
 #endif
 
 namespace loma {
 
 constexpr int kDepth = LOMA_DEPTH, kWidth = LOMA_WIDTH;
 constexpr int kSweepThreads = LOMA_THREADS, kWarps = kSweepThreads / 32;
+#ifdef LOMA_GROUPS
+constexpr int kSixteens = 1;
+#else
 // Rows of a warp, in sixteens: two share what is read of keys and values, if registers suffice.
 // gpu_geometry.cpp counts with these.
 constexpr int kSixteens = kDepth + kWidth <= 128 ? 2 : 1;
+#endif
 constexpr int kRows = 16 * kSixteens * kWarps;  // of a block
 constexpr int kColumns = 64;                    // of a tile
 // Behind each row in shared memory is room for 8 numbers, so that eight rows are in different banks.
@@ -47,8 +54,10 @@ struct SweepPart {
   }
 };
 
-template <int rows, int length>
-inline void fetch(Narrow* to, const Matrix& from, int64_t first) {
+// Copies rows from `first` on to shared memory, where place(row, column) has 8 numbers; zeros behind the
+// last one.
+template <int rows, int length, typename Place>
+inline void fetch(Narrow* to, const Matrix& from, int64_t first, const Place& place) {
   constexpr int pieces = length / 8;
 #pragma unroll
   for (int k = 0; k < (rows * pieces + kSweepThreads - 1) / kSweepThreads; ++k) {
@@ -56,10 +65,60 @@ inline void fetch(Narrow* to, const Matrix& from, int64_t first) {
     if (rows * pieces % kSweepThreads != 0 && piece >= rows * pieces) break;
     const int row = piece / pieces, column = piece % pieces * 8;
     const bool there = first + row < from.rows && column < from.length;
-    const int64_t place = there ? (first + row) * from.stride + column : 0;
-    copy_later(to + row * (length + 8) + column, from.data + place, there);
+    const int64_t source = there ? (first + row) * from.stride + column : 0;
+    copy_later(to + place(row, column), from.data + source, there);
   }
 }
+
+template <int rows, int length>
+inline void fetch(Narrow* to, const Matrix& from, int64_t first) {
+  fetch<rows, length>(to, from, first, [](int row, int column) { return row * (length + 8) + column; });
+}
+
+#ifdef LOMA_GROUPS
+template <int rows, int length>
+inline void fetch_slabs(Narrow* to, const Matrix& from, int64_t first) {
+  fetch<rows, length>(to, from, first,
+                      [](int row, int column) { return place_in_tile<rows, length>(row, column); });
+}
+
+// The tiles of a matrix, one after the other.
+template <int rows, int length>
+class Tiles {
+  static constexpr int kCopying = kSweepThreads < 256 ? kSweepThreads : 256;
+
+ public:
+  explicit Tiles(const Matrix& from) : from_(from) {
+    constexpr int pieces = length / 8;
+    row_ = static_cast<int>(threadIdx.x) / pieces;
+    const int column = static_cast<int>(threadIdx.x) % pieces * 8;
+    there_ = column < from.length;
+    next_ = from.data + row_ * from.stride + (there_ ? column : 0);
+    place_ = place_in_tile<rows, length>(row_, column);
+  }
+
+  void fetch(Narrow* to, int tile) {
+    constexpr int pieces = length / 8, beside = kCopying / pieces;
+    const int64_t first = int64_t(tile) * rows;
+    // Then a thread's pieces are at the same place of rows, and of as many slabs.
+    constexpr bool is_regular = kCopying % pieces == 0 && rows % beside == 0 && beside % 8 == 0;
+    if (!is_regular || first + rows > from_.rows) return fetch_slabs<rows, length>(to, from_, first);
+    if (threadIdx.x >= kCopying) return;
+    const Narrow* const from = next_ + first * from_.stride;
+#pragma unroll
+    for (int k = 0; k < rows / beside; ++k) {
+      const int width = slab_of(length, static_cast<int>(threadIdx.x) % pieces * 8).width;
+      copy_later(to + place_ + k * beside * width, from + k * beside * from_.stride, there_);
+    }
+  }
+
+ private:
+  const Matrix from_;
+  int row_, place_;
+  bool there_;
+  const Narrow* next_;
+};
+#endif
 
 // The four lanes that have a row's columns.
 template <typename Join>
@@ -68,214 +127,175 @@ inline float over_row(float value, const Join& join) {
   return join(value, __shfl_xor_sync(0xffffffffu, value, 2));
 }
 
-// score(product, t, j) for row t and column j, of which row t has those below high(t), which neither
-// rises and falls in turn nor is 0. p = exp(score - largest) counts as term(p, t, j) in the row's sum,
-// weight(p, t, j) in the sum of values. row(largest, sum, t) and element(sum of values, largest, sum,
-// t, e) take what is found. `reads`: the functions read tensors at t and j, which then are inside.
-template <bool reads, typename High, typename Score, typename Term, typename Weight, typename Row,
-          typename Element>
-inline void sweep(const SweepPart& part, const Matrix& queries, const Matrix& keys,
-                  const Matrix& values, const High& high, const Score& score, const Term& term,
-                  const Weight& weight, const Row& row, const Element& element) {
-  LOMA_DYNAMIC_SHARED(shared);
-  Narrow* const shared_queries = reinterpret_cast<Narrow*>(shared);
-  Narrow* const shared_keys = shared_queries + kRows * kPitch;
-  Narrow* const shared_values = shared_keys + 2 * kColumns * kPitch;
-  const float none = -std::numeric_limits<float>::infinity();
-  constexpr float log2_e = 1.44269504f;
+// The score of a product that is the product with a factor.
+struct Scaled {
+  static constexpr bool is_scaled = true;
+  float factor;
+  float operator()(float product, int64_t, int64_t) const { return product * factor; }
+};
 
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int first_row = static_cast<int>(part.row);
-  const int last = static_cast<int>(std::min<int64_t>(part.row + kRows, queries.rows) - 1);
-  const int64_t ends[] = {high(first_row), high(last)};
-  const int columns = static_cast<int>(std::min(std::max(ends[0], ends[1]), keys.rows));
-  const int shared_by_all = static_cast<int>(std::min(std::min(ends[0], ends[1]), keys.rows));
-  const int tiles = (columns + kColumns - 1) / kColumns;
+// Any other.
+template <typename Of>
+struct Scored {
+  static constexpr bool is_scaled = false;
+  Of of;
+  float operator()(float product, int64_t t, int64_t j) const { return of(product, t, j); }
+};
+template <typename Of>
+Scored(Of) -> Scored<Of>;
 
-  fetch<kRows, kDepth>(shared_queries, queries, part.row);
-  fetch<kColumns, kDepth>(shared_keys, keys, 0);
-  fetch<kColumns, kWidth>(shared_values, values, 0);
+constexpr float kNear = 1024;  // to 0: the factor is at most 1 + 2 ** -14
 
-  // Those of the thread's rows: in each sixteen lane / 4 and the one 8 below.
-  int rows[kSixteens][2], row_ends[kSixteens][2];
-  float largest[kSixteens][2], sum[kSixteens][2];
-  float found[kSixteens][kWidth / 8][4];
-#pragma unroll
-  for (int s = 0; s < kSixteens; ++s) {
+// What a thread has of sixteen rows: of those at lane / 4 and 8 below.
+struct SweptRows {
+  int rows[2], ends[2];  // the rows, or the last one, and where the columns end that each has
+  float largest[2], sum[2];
+  float found[kWidth / 8][4] = {};
+
+  template <typename High>
+  SweptRows(int first, int last, const High& high) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int t = first_row + (warp * kSixteens + s) * 16 + lane / 4 + 8 * h;
-      rows[s][h] = std::min(t, last);
-      row_ends[s][h] = static_cast<int>(high(rows[s][h]));
-      largest[s][h] = none;
-      sum[s][h] = 0;
-    }
-#pragma unroll
-    for (int n = 0; n < kWidth / 8; ++n) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) found[s][n][c] = 0;
+      rows[h] = std::min(first + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * h, last);
+      ends[h] = static_cast<int>(high(rows[h]));
+      largest[h] = -std::numeric_limits<float>::infinity();
+      sum[h] = 0;
     }
   }
 
-  copies_done();
-  __syncthreads();
-  uint32_t own[kSixteens][kDepth / 16][4];
-#pragma unroll
-  for (int s = 0; s < kSixteens; ++s) {
-#pragma unroll
-    for (int k = 0; k < kDepth / 16; ++k) {
-      const int from = (warp * kSixteens + s) * 16 + lane % 16;
-      load_matrices(own[s][k], shared_queries + from * kPitch + k * 16 + lane / 16 * 8);
-    }
-  }
-
-  for (int tile = 0; tile < tiles; ++tile) {
-    const int first = tile * kColumns, stage = tile % 2;
-    if (tile + 1 < tiles) {
-      const int next = 1 - stage;
-      fetch<kColumns, kDepth>(shared_keys + next * kColumns * kPitch, keys, first + kColumns);
-      fetch<kColumns, kWidth>(shared_values + next * kColumns * kValuePitch, values,
-                              first + kColumns);
-    }
-
-    float p[kSixteens][kColumns / 8][4];
-#pragma unroll
-    for (int s = 0; s < kSixteens; ++s) {
-#pragma unroll
-      for (int n = 0; n < kColumns / 8; ++n) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) p[s][n][c] = 0;
-      }
-    }
-    const Narrow* const these_keys = shared_keys + stage * kColumns * kPitch;
-#pragma unroll
-    for (int k = 0; k < kDepth / 16; ++k) {
-#pragma unroll
-      for (int n = 0; n < kColumns / 16; ++n) {
-        uint32_t b[4];
-        const int from = n * 16 + lane % 8 + lane / 16 * 8;
-        load_matrices(b, these_keys + from * kPitch + k * 16 + lane / 8 % 2 * 8);
-#pragma unroll
-        for (int s = 0; s < kSixteens; ++s) {
-          multiply(p[s][2 * n], own[s][k], b[0], b[1]);
-          multiply(p[s][2 * n + 1], own[s][k], b[2], b[3]);
-        }
-      }
-    }
-
-    const int own_column = first + lane % 4 * 2;
-    const bool whole = first + kColumns <= shared_by_all;
+  // Makes weights of the products with a tile of columns, which begins at `from`. All columns are below
+  // `columns`; `whole`: and below the ends of all rows.
+  template <bool reads, typename Score, typename Term, typename Weight>
+  void take(float (&p)[kColumns / 8][4], int from, int columns, bool whole, const Score& score,
+            const Term& term, const Weight& weight) {
+    const float none = -std::numeric_limits<float>::infinity();
+    constexpr float log2_e = 1.44269504f;
+    const int own = from + static_cast<int>(threadIdx.x) % 4 * 2;
     const auto column = [&](int n, int c) {
-      const int j = own_column + n * 8 + c % 2;
+      const int j = own + n * 8 + c % 2;
       return reads && j >= columns ? columns - 1 : j;
     };
-#pragma unroll
-    for (int s = 0; s < kSixteens; ++s) {
+    // A positive factor of all scores is taken into the exponents.
+    float factor = 1;
+    if constexpr (Score::is_scaled) {
+      if (score.factor > 0) factor = score.factor;
+    }
+    if (!Score::is_scaled || factor == 1) {
 #pragma unroll
       for (int n = 0; n < kColumns / 8; ++n) {
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          p[s][n][c] = score(p[s][n][c], rows[s][c / 2], column(n, c));
-        }
+        for (int c = 0; c < 4; ++c) p[n][c] = score(p[n][c], rows[c / 2], column(n, c));
       }
     }
     if (!whole) {
 #pragma unroll
-      for (int s = 0; s < kSixteens; ++s) {
-#pragma unroll
-        for (int n = 0; n < kColumns / 8; ++n) {
-#pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            const int j = own_column + n * 8 + c % 2;
-            if (j >= columns || j >= row_ends[s][c / 2]) p[s][n][c] = none;
-          }
-        }
-      }
-    }
-
-#pragma unroll
-    for (int s = 0; s < kSixteens; ++s) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float most = largest[s][h];
-#pragma unroll
-        for (int n = 0; n < kColumns / 8; ++n) {
-          most = larger(most, larger(p[s][n][2 * h], p[s][n][2 * h + 1]));
-        }
-        most = over_row(most, [](float a, float b) { return larger(a, b); });
-        const float base = most == none ? 0.0f : most;
-        const float scale = power_of_two((largest[s][h] - base) * log2_e);
-        largest[s][h] = most;
-        float total = sum[s][h] * scale;
-#pragma unroll
-        for (int n = 0; n < kColumns / 8; ++n) {
-#pragma unroll
-          for (int c = 2 * h; c < 2 * h + 2; ++c) {
-            const float e = power_of_two((p[s][n][c] - base) * log2_e);
-            total += term(e, rows[s][h], column(n, c));
-            p[s][n][c] = weight(e, rows[s][h], column(n, c));
-          }
-        }
-        sum[s][h] = total;
-#pragma unroll
-        for (int n = 0; n < kWidth / 8; ++n) {
-          found[s][n][2 * h] *= scale;
-          found[s][n][2 * h + 1] *= scale;
-        }
-      }
-    }
-
-    const Narrow* const these_values = shared_values + stage * kColumns * kValuePitch;
-#pragma unroll
-    for (int k = 0; k < kColumns / 16; ++k) {
-      uint32_t a[kSixteens][4];
-#pragma unroll
-      for (int s = 0; s < kSixteens; ++s) {
+      for (int n = 0; n < kColumns / 8; ++n) {
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-          const float(&pair)[4] = p[s][2 * k + c / 2];
-          a[s][c] = narrowed(pair[c % 2 * 2], pair[c % 2 * 2 + 1]);
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < kWidth / 16; ++n) {
-        uint32_t b[4];
-        const int from = k * 16 + lane % 16;
-        load_transposed(b, these_values + from * kValuePitch + n * 16 + lane / 16 * 8);
-#pragma unroll
-        for (int s = 0; s < kSixteens; ++s) {
-          multiply(found[s][2 * n], a[s], b[0], b[1]);
-          multiply(found[s][2 * n + 1], a[s], b[2], b[3]);
+          const int j = own + n * 8 + c % 2;
+          if (j >= columns || j >= ends[c / 2]) p[n][c] = none;
         }
       }
     }
-    copies_done();
-    __syncthreads();
-  }
-
-#pragma unroll
-  for (int s = 0; s < kSixteens; ++s) {
+    float base[2], scale[2];
+    // Two of each, as one waits for the other.
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int t = first_row + (warp * kSixteens + s) * 16 + lane / 4 + 8 * h;
-      float total = over_row(sum[s][h], [](float a, float b) { return a + b; });
-      const float most = largest[s][h];
-      const bool infinite = most == none;  // then each exponential was that of inf - inf
+      float first = p[0][2 * h], second = p[0][2 * h + 1];
+#pragma unroll
+      for (int n = 1; n < kColumns / 8; ++n) {
+        first = larger(first, p[n][2 * h]);
+        second = larger(second, p[n][2 * h + 1]);
+      }
+      float most = over_row(larger(first, second), [](float a, float b) { return larger(a, b); });
+      most = larger(largest[h], most * factor);
+      base[h] = most == none ? 0.0f : most;
+      scale[h] = power_of_two((largest[h] - base[h]) * log2_e);
+      largest[h] = most;
+    }
+    const auto add = [&](const auto& exponential) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float totals[] = {sum[h] * scale[h], 0};
+#pragma unroll
+        for (int n = 0; n < kColumns / 8; ++n) {
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            const float e = exponential(p[n][2 * h + c], h);
+            totals[c] += term(e, rows[h], column(n, c));
+            p[n][2 * h + c] = weight(e, rows[h], column(n, c));
+          }
+        }
+        sum[h] = totals[0] + totals[1];
+      }
+    };
+    // The product with the base is rounded, which changes all exponentials of a row by the same factor.
+    const float in_twos = factor * log2_e, offset[] = {-base[0] * log2_e, -base[1] * log2_e};
+    if (std::abs(base[0]) < kNear && std::abs(base[1]) < kNear) {
+      add([&](float x, int h) { return power_of_two(std::fma(x, in_twos, offset[h])); });
+    } else {
+      add([&](float x, int h) { return power_of_two((x * factor - base[h]) * log2_e); });
+    }
+    if (scale[0] != 1 || scale[1] != 1) {
+#pragma unroll
+      for (int n = 0; n < kWidth / 8; ++n) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) found[n][c] *= scale[c / 2];
+      }
+    }
+  }
+
+  // Of the rows from `first` on that there are.
+  template <typename Row, typename Element>
+  void write(int first, int64_t width, const Row& row, const Element& element) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int t = first + lane / 4 + 8 * h;
+      float total = over_row(sum[h], [](float a, float b) { return a + b; });
+      const float most = largest[h];
+      // Then each exponential was that of inf - inf.
+      const bool infinite = most == -std::numeric_limits<float>::infinity();
       if (infinite) total = std::numeric_limits<float>::quiet_NaN();
-      if (t != rows[s][h]) continue;
+      if (t != rows[h]) continue;
       if (lane % 4 == 0) row(most, total, t);
 #pragma unroll
       for (int n = 0; n < kWidth / 8; ++n) {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const int e = n * 8 + lane % 4 * 2 + c;
-          if (e < values.length) {
-            element(infinite ? total : found[s][n][2 * h + c], most, total, t, e);
-          }
+          if (e < width) element(infinite ? total : found[n][2 * h + c], most, total, t, e);
         }
       }
     }
   }
+};
+
+// Weights as the first operand of a product.
+inline void narrow_weights(uint32_t (&to)[4], const float (&p)[kColumns / 8][4], int k) {
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    const float(&pair)[4] = p[2 * k + c / 2];
+    to[c] = narrowed(pair[c % 2 * 2], pair[c % 2 * 2 + 1]);
+  }
 }
 
+// Which columns a block's rows have: those below `columns`, of which all have those below `shared`.
+struct SweptColumns {
+  int columns, shared;
+
+  template <typename High>
+  SweptColumns(int first, int last, int64_t rows, const High& high) {
+    const int64_t ends[] = {high(first), high(last)};
+    columns = static_cast<int>(std::min(std::max(ends[0], ends[1]), rows));
+    shared = static_cast<int>(std::min(std::min(ends[0], ends[1]), rows));
+  }
+};
+
 }  // namespace loma
+
+#ifdef LOMA_GROUPS
+#include "wide_sweep.h"
+#else
+#include "warp_sweep.h"
+#endif

@@ -173,7 +173,7 @@ class Launch {
   void sweep(int64_t outer, int64_t rows, int64_t depth, int64_t width);
 
   // A pass over pairs; see pairs.h of the device.
-  void pairs(int64_t outer, int64_t rows, int64_t depth, int64_t width);
+  void pairs(int64_t outer, int64_t rows, int64_t depth, int64_t width, int64_t kept);
 
  private:
   static constexpr int kMost = 500;  // of 8 bytes: CUDA takes 4096 bytes, of which the grid has some

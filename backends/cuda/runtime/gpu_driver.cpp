@@ -194,6 +194,8 @@ bool has_matrix_units(int device) {
   return found > 0;
 }
 
+bool units_take_groups(int device) { return attribute(device, kMajor) == 9; }
+
 int64_t most_shared(int device) { return attribute(device, kOptInShared); }
 
 void* visible_memory(int device, size_t bytes) {

@@ -28,6 +28,8 @@ std::string architecture(int device);
 
 // Whether it multiplies matrices of bfloat16 and float16, and copies beside computing: from sm_80 on.
 bool has_matrix_units(int device);
+// Whether four warps use them together (Hopper's; warpgroups.h of the device).
+bool units_take_groups(int device);
 
 // The shared memory that a block can have at most.
 int64_t most_shared(int device);

@@ -202,11 +202,36 @@ bool sweeps_fit(int64_t rows, int64_t columns, int64_t depth, int64_t width) {
   return rows < kMost && columns < kMost && columns > 0 && fits(depth) && fits(width);
 }
 
-Geometry sweep_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t width) {
+namespace {
+
+// Blocks of groups (warpgroups.h of the device): tiles of 64 rows, of which four are there at a time.
+constexpr int kGroups = 2, kGroupRows = 64, kGroupStages = 4;
+
+Geometry of_groups(int64_t outer, int64_t rows, int64_t depth, int64_t width) {
+  Geometry g;
+  g.depth = sixteens(depth);
+  g.width = sixteens(width);
+  g.groups = kGroups;
+  g.threads = 4 * kWarp * kGroups;
+  constexpr int block = kGroupRows * kGroups;
+  g.blocks = outer * ((rows + block - 1) / block);
+  g.shared_bytes = kBytes * kGroupStages * kGroupRows * (g.depth + g.width);
+  return g;
+}
+
+}  // namespace
+
+Geometry sweep_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t width, bool groups) {
   Geometry g;
   g.depth = sixteens(depth);
   g.width = sixteens(width);
   const bool is_small = g.depth + g.width <= 128;  // as sweep.h has it
+  if (groups) {
+    g = of_groups(outer, rows, depth, width);
+    g.shared_bytes += kBytes * g.groups * kGroupRows * g.depth;
+    g.registers = is_small ? 128 : 0;  // two blocks of a processor, if sums are few
+    return g;
+  }
   g.threads = is_small ? 128 : 256;
   const int block = (is_small ? 32 : 16) * g.threads / kWarp;
   constexpr int kColumns = 64;
@@ -216,14 +241,23 @@ Geometry sweep_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t widt
   return g;
 }
 
-Geometry pairs_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t width) {
+Geometry pairs_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t width, int64_t kept,
+                        bool groups) {
+  constexpr int64_t kNumber = sizeof(float);
   Geometry g;
+  if (groups) {
+    g = of_groups(outer, rows, depth, width);
+    g.shared_bytes += kBytes * g.groups * kGroupRows * (g.depth + g.width);
+    g.shared_bytes += kNumber * kGroupStages * kGroupRows * kept;
+    return g;
+  }
   g.depth = sixteens(depth);
   g.width = sixteens(width);
   g.threads = 128;
   constexpr int kBlockRows = 64, kTile = 32;
   g.blocks = outer * ((rows + kBlockRows - 1) / kBlockRows);
-  g.shared_bytes = kBytes * (kBlockRows + 2 * kTile) * (g.depth + kRoom + g.width + kRoom);
+  g.shared_bytes = kBytes * (kBlockRows + 2 * kTile) * (g.depth + kRoom + g.width + kRoom) +
+                   kNumber * 2 * kTile * kept;
   return g;
 }
 

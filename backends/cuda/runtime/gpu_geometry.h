@@ -24,7 +24,9 @@ struct Geometry {
   int shared = 1;
   int64_t blocks = 1, slices = 1;
   int64_t shared_bytes = 0, workspace_bytes = 0;
-  int narrow = 0, depth = 0, width = 0;  // of a sweep: the dtype of operands, lengths of their rows
+  // Of a sweep: the dtype of operands, lengths of their rows, groups of four warps that use the matrix
+  // units together (0: each warp does by itself), registers of a thread (0: as many as it wants).
+  int narrow = 0, depth = 0, width = 0, groups = 0, registers = 0;
 };
 
 // `shape`: what a tuner wants, as far as it can be.
@@ -43,11 +45,13 @@ Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t mos
 int registers_for(const Geometry& geometry, size_t real_bytes, int64_t most_shared);
 // As gpu.h has it; a stand-in has few threads, and is soon busy.
 int64_t carriers(int64_t rows, int64_t width, int64_t bytes, bool on_gpu);
-// A pass over columns (sweep.h of the device). Whether it is worth it; and its blocks.
+// A pass over columns (sweep.h of the device). Whether it is worth it; and its blocks, on a GPU where
+// warps use matrix units in `groups` or not.
 bool sweeps_fit(int64_t rows, int64_t columns, int64_t depth, int64_t width);
-Geometry sweep_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t width);
-// A pass over pairs (pairs.h of the device).
-Geometry pairs_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t width);
+Geometry sweep_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t width, bool groups);
+// A pass over pairs (pairs.h of the device), which keeps so many numbers of each column.
+Geometry pairs_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t width, int64_t kept,
+                        bool groups);
 
 }  // namespace loma::gpu
 

@@ -26,7 +26,7 @@ void set_compiler(Compiler given) { compiler() = new Compiler(std::move(given));
 bool Form::operator==(const Form& o) const {
   return device == o.device && real_bytes == o.real_bytes && threads == o.threads &&
          team == o.team && stage == o.stage && across == o.across && shared == o.shared &&
-         narrow == o.narrow && depth == o.depth && width == o.width && set == o.set &&
+         narrow == o.narrow && depth == o.depth && width == o.width && groups == o.groups && set == o.set &&
          aligned == o.aligned && lists == o.lists && registers == o.registers && unroll == o.unroll;
 }
 
@@ -44,6 +44,7 @@ Request Kernel::State::request(const Form& form, const int64_t* numbers, int cou
     options.push_back(define("LOMA_NARROW", form.narrow));
     options.push_back(define("LOMA_DEPTH", form.depth));
     options.push_back(define("LOMA_WIDTH", form.width));
+    if (form.groups != 0) options.push_back(define("LOMA_GROUPS", form.groups));
   }
   if (form.registers != 0) options.push_back(define("LOMA_REGISTERS", form.registers));
   if (form.unroll != 0) options.push_back(define("LOMA_ROUNDS", form.unroll));

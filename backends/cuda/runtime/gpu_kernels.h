@@ -50,7 +50,7 @@ struct Form {
   int threads, team, stage;
   bool across;
   int shared;
-  int narrow = 0, depth = 0, width = 0;  // of operands of matrix units
+  int narrow = 0, depth = 0, width = 0, groups = 0;  // of passes by matrix units
   int set = 0;           // of known numbers, from 1 on
   bool aligned = false;  // pointers, to kWide; only with known numbers, or
   bool lists = false;    // a launch for positions of lists

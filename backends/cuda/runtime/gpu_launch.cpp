@@ -58,7 +58,7 @@ class Launcher {
     Kernel::State& kernel = launch_.kernel_.state();
     Form form{device_,        launch_.real_bytes_, geometry.threads, geometry.team,
               stage,          geometry.across,     geometry.shared,  geometry.narrow,
-              geometry.depth, geometry.width};
+              geometry.depth, geometry.width,      geometry.groups};
     form.registers = launch_.shape_.registers;
     form.unroll = launch_.shape_.unroll;
     grid_.beside = geometry.beside;
@@ -302,17 +302,25 @@ void Launch::result_of(at::Tensor& tensor, const int64_t* sizes, size_t rank) {
   pointer(tensor.mutable_data_ptr());
 }
 
-void Launch::sweep(int64_t outer, int64_t rows, int64_t depth, int64_t width) {
-  if (outer > 0 && rows > 0) pass(sweep_geometry(outer, rows, depth, width), outer * rows);
+static bool has_groups() {
+  const at::Device device = call_device();
+  return units_take_groups(device.is_cuda() ? device.index() : 0);
 }
 
-void Launch::pairs(int64_t outer, int64_t rows, int64_t depth, int64_t width) {
-  if (outer > 0 && rows > 0) pass(pairs_geometry(outer, rows, depth, width), outer * rows);
+void Launch::sweep(int64_t outer, int64_t rows, int64_t depth, int64_t width) {
+  if (outer <= 0 || rows <= 0) return;
+  pass(sweep_geometry(outer, rows, depth, width, has_groups()), outer * rows);
+}
+
+void Launch::pairs(int64_t outer, int64_t rows, int64_t depth, int64_t width, int64_t kept) {
+  if (outer <= 0 || rows <= 0) return;
+  pass(pairs_geometry(outer, rows, depth, width, kept, has_groups()), outer * rows);
 }
 
 void Launch::pass(const Geometry& of_call, int64_t count) {
   Geometry geometry = of_call;
   geometry.narrow = narrow_of_call();
+  shape_.registers = geometry.registers;
   Launcher launcher(*this);
   launcher.grid_.count = count;
   launcher.grid_.slices = 1;

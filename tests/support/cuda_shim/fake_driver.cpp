@@ -32,6 +32,7 @@ using loma_shim::Image;
 
 constexpr int kInvalidValue = 1, kNotFound = 500, kLaunchFailed = 719;
 constexpr size_t kStack = 128 << 10, kGuard = 4096;
+constexpr size_t kAlign = 1024;  // of dynamic shared memory
 constexpr int kMostShared = 232448, kPlainShared = 48 << 10;
 constexpr unsigned kMostThreads = 1024;
 
@@ -263,7 +264,7 @@ int launch(const unsigned (&grid)[3], unsigned size, size_t shared) {
   Image& image = *function->image;
   loma_shim::Threads& state = *image.threads;
   std::vector<char> dynamic(shared + 2 * kGuard);
-  state.shared = dynamic.data() + (64 - reinterpret_cast<uintptr_t>(dynamic.data()) % 64);
+  state.shared = dynamic.data() + (kAlign - reinterpret_cast<uintptr_t>(dynamic.data()) % kAlign);
   state.grid_size = {grid[0], grid[1], grid[2]}, state.block_size = {size, 1, 1};
   state.barrier = barrier, state.warp_barrier = warp_barrier, state.exchange = exchange;
   state.end_thread = end_thread;
@@ -322,9 +323,12 @@ LOMA_API int cuGetErrorString(int code, const char** text) {
 
 LOMA_API int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, 0; }
 
+// For tests: of the architecture.
+extern "C" __attribute__((visibility("default"))) int major = 9;
+
 LOMA_API int cuDeviceGetAttribute(int* value, int attribute, int) {
   switch (attribute) {
-    case 75: return *value = 9, 0;             // the architecture is sm_90
+    case 75: return *value = major, 0;         // the architecture is sm_90, unless a test wants another
     case 76: return *value = 0, 0;
     case 16: return *value = 4, 0;             // multiprocessors
     case 97: return *value = kMostShared, 0;   // of a block, opt in

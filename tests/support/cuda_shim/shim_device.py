@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,6 +130,15 @@ class Kernel:
 def seed(value: int) -> None:
     """Another order of threads and blocks; 0: the natural one."""
     _driver().loma_shim_seed(ctypes.c_uint64(value))
+
+
+@contextmanager
+def architecture(major: int) -> Iterator[None]:
+    """Calls meanwhile find a GPU of that major version."""
+    found = ctypes.c_int.in_dll(_driver(), "major")
+    former, found.value = found.value, major
+    yield
+    found.value = former
 
 
 def _argument(value: object) -> Any:

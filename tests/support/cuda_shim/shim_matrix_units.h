@@ -15,10 +15,11 @@ static Lane lanes[1024];
 struct Copy {
   Narrow* to;
   Narrow numbers[8];
+  int begun;  // how often copies have begun before it
 };
 constexpr int kMost = 64;
 static Copy copies[1024][kMost];
-static int waiting[1024];
+static int waiting[1024], begun[1024];
 
 inline Lane* own_warp() { return lanes + threadIdx.x / 32 * 32; }
 
@@ -106,7 +107,7 @@ inline void load_transposed(uint32_t (&to)[4], const Narrow* row) {
 inline void copy_later(Narrow* to, const Narrow* from, bool there) {
   if (reinterpret_cast<uint64_t>(to) % 16 != 0) __builtin_trap();
   if (there && reinterpret_cast<uint64_t>(from) % 16 != 0) __builtin_trap();
-  shim::Copy made{to, {}};
+  shim::Copy made{to, {}, shim::begun[threadIdx.x]};
   for (int k = 0; k < 8; ++k) made.numbers[k] = there ? from[k] : Narrow(0);
   int& count = shim::waiting[threadIdx.x];
   if (threadIdx.x % 2 == 0 && count < shim::kMost) {
@@ -123,10 +124,112 @@ inline void copies_done() {
   }
 }
 
+inline void copies_begun() { ++shim::begun[threadIdx.x]; }
+inline void copies_done_before() {
+  int& count = shim::waiting[threadIdx.x];
+  int left = 0;
+  for (int k = 0; k < count; ++k) {
+    const shim::Copy copy = shim::copies[threadIdx.x][k];
+    if (copy.begun >= shim::begun[threadIdx.x] - 1) {
+      shim::copies[threadIdx.x][left++] = copy;
+    } else {
+      for (int n = 0; n < 8; ++n) copy.to[n] = copy.numbers[n];
+    }
+  }
+  count = left;
+}
+
 inline uint32_t narrowed(float low, float high) {
   return shim::as_narrow(low) | uint32_t(shim::as_narrow(high)) << 16;
 }
 
 inline float power_of_two(float x) { return std::exp2(x); }
 
+inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
+
 inline float larger(float a, float b) { return a != a || a > b ? a : b; }
+
+#ifdef LOMA_GROUPS
+
+// What warpgroups.h has. The second operand lies in shared memory as hardware finds it there: pieces of
+// 16 bytes change places by the address.
+struct Operand {
+  const Narrow* place;
+
+  explicit Operand(const Narrow* start) : place(start) {}
+  Operand at(int numbers) const { return Operand(place + numbers); }
+};
+
+namespace shim {
+
+inline float in_slab(const Narrow* start, int width, int row, int column) {
+  const uint64_t mask = width / 8 - 1;
+  uint64_t place = reinterpret_cast<uint64_t>(start) + uint64_t(row * width + column) * 2;
+  place ^= (place >> 7 & mask) << 4;
+  return as_float(*reinterpret_cast<const Narrow*>(place));
+}
+
+// `a` gives a number of the thread's rows, `b` one of the second operand.
+template <typename A, typename B>
+inline void multiply_group(float (*c)[4], int columns, bool keeps, const A& a, const B& b) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  for (int n = 0; n < columns / 8; ++n) {
+    for (int place = 0; place < 4; ++place) {
+      const int column = n * 8 + lane % 4 * 2 + place % 2;
+      float sum = keeps ? c[n][place] : 0;
+      for (int k = 0; k < 16; ++k) sum += a(place / 2, k) * b(k, column);
+      c[n][place] = sum;
+    }
+  }
+  __syncwarp();
+}
+
+// Calls run(a) with what finds numbers in the registers of a warp's lanes.
+template <typename Run>
+inline void with_registers(const uint32_t (&a)[4], const Run& run) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  Lane* const warp = own_warp();
+  for (int k = 0; k < 4; ++k) warp[lane].a[k] = a[k];
+  __syncwarp();
+  run([&](int below, int k) {
+    return half_of(warp[lane / 4 * 4 + k % 8 / 2].a[k / 8 * 2 + below], k % 2);
+  });
+}
+
+}  // namespace shim
+
+template <int columns>
+inline void multiply_rows(float (*c)[4], const uint32_t (&a)[4], Operand b, int width, bool keeps) {
+  shim::with_registers(a, [&](const auto& own) {
+    shim::multiply_group(c, columns, keeps, own,
+                         [&](int k, int column) { return shim::in_slab(b.place, width, column, k); });
+  });
+}
+
+template <int columns>
+inline void multiply_rows(float (*c)[4], Operand a, Operand b, int width, bool keeps) {
+  const int row = static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
+  shim::multiply_group(
+      c, columns, keeps, [&](int below, int k) { return shim::in_slab(a.place, width, row + 8 * below, k); },
+      [&](int k, int column) { return shim::in_slab(b.place, width, column, k); });
+}
+
+inline void multiply_columns(float (*c)[4], const uint32_t (&a)[4], Operand b, int width) {
+  shim::with_registers(a, [&](const auto& own) {
+    shim::multiply_group(c, width, true, own,
+                         [&](int k, int column) { return shim::in_slab(b.place, width, k, column); });
+  });
+}
+
+// Products are there at once, turns have no meaning for results, and a group hears the other one when it
+// is as far.
+template <typename Number>
+inline void settle(Number&) {}
+inline void units_begin() {}
+inline void units_go() {}
+inline void units_done() {}
+inline void copies_shown() {}
+inline void group_tells(int, int) {}
+inline void group_hears(int, int) { __syncthreads(); }
+
+#endif

@@ -1,0 +1,135 @@
+// The pass of pairs.h by groups of four warps, each with 64 rows. While a group weighs a tile, products
+// of others are under way: of a tile with its weights, and those that the next weights follow from.
+#pragma once
+
+namespace loma {
+
+// p = own0[x] * streamed0[y] and q = own1[x] * streamed1[y].
+template <bool has_first, bool has_second, typename Rows, typename Columns,
+          typename First, typename Second>
+inline void pairs(const PairPart& part, const Matrix& own0, const Matrix& streamed0,
+                  const Matrix& own1, const Matrix& streamed1, const Rows& of_row,
+                  const Columns& of_column, const First& first, const Second& second) {
+  LOMA_DYNAMIC_SHARED(shared);
+  // Many sums leave registers for products with fewer rows of streamed matrices at a time.
+  constexpr int kTile = kDepth + kWidth > 128 ? 32 : 64;
+  constexpr int kStages = 4 * kGroupRows / kTile;
+  // Rows of a group stay in registers where these suffice.
+  constexpr bool kHeld = kDepth + kWidth <= 128;
+  Narrow* const rows0 = reinterpret_cast<Narrow*>(shared);
+  Narrow* const rows1 = rows0 + kPairRows * kDepth;
+  Narrow* const tiles0 = rows1 + kPairRows * kWidth;
+  Narrow* const tiles1 = tiles0 + kStages * kTile * kDepth;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), group = warp / 4;
+  const int count = static_cast<int>(streamed0.rows);
+  const int tiles = (count + kTile - 1) / kTile;
+  const int64_t last = std::min(part.row + kPairRows, own0.rows) - 1;
+  ColumnValues<kTile, Columns> values(tiles1 + kStages * kTile * kWidth, of_column, count);
+  Tiles<kTile, kDepth> of_tiles0(streamed0);
+  Tiles<kTile, kWidth> of_tiles1(streamed1);
+  const auto begin = [&](int tile) {
+    if (tile < tiles) {
+      const int stage = tile % kStages;
+      of_tiles0.fetch(tiles0 + stage * (kTile * kDepth), tile);
+      of_tiles1.fetch(tiles1 + stage * (kTile * kWidth), tile);
+      values.read(tile * kTile);
+    }
+    copies_begun();
+  };
+
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    const int64_t from = part.row + g * kGroupRows;
+    if (has_first) fetch_slabs<kGroupRows, kDepth>(rows0 + g * kGroupRows * kDepth, own0, from);
+    if (has_second) fetch_slabs<kGroupRows, kWidth>(rows1 + g * kGroupRows * kWidth, own1, from);
+  }
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+    begin(tile);
+    values.store(tile);
+  }
+
+  Summed<kTile, kDepth, First> of_first;
+  Summed<kTile, kWidth, Second> of_second;
+  int xs[2];
+  decltype(of_row(0)) of_rows[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    xs[h] = static_cast<int>(std::min(part.row + warp * 16 + lane / 4 + 8 * h, last));
+    of_rows[h] = of_row(xs[h]);
+  }
+  copies_done();
+  copies_shown();
+  __syncthreads();
+  begin(2);
+
+  float p[kTile / 8][4] = {}, q[kTile / 8][4] = {};
+  const Operand mine0(rows0 + group * kGroupRows * kDepth), mine1(rows1 + group * kGroupRows * kWidth);
+  uint32_t held0[kHeld ? kDepth / 16 : 1][4], held1[kHeld ? kWidth / 16 : 1][4];
+  if constexpr (kHeld) {
+    load_own<kDepth>(held0, rows0 + group * kGroupRows * kDepth);
+    load_own<kWidth>(held1, rows1 + group * kGroupRows * kWidth);
+  }
+  const Operand first_tile0(tiles0), first_tile1(tiles1);
+  const auto tile0 = [&](int tile) { return first_tile0.at(tile % kStages * (kTile * kDepth)); };
+  const auto tile1 = [&](int tile) { return first_tile1.at(tile % kStages * (kTile * kWidth)); };
+  const auto settle_all = [&] {
+    if (has_first) settle(p);
+    if (has_second) settle(q);
+    if constexpr (First::exists) settle(of_first.sum);
+    if constexpr (Second::exists) settle(of_second.sum);
+  };
+  // Behind the last tile: of what was there, for nobody.
+  const auto multiply = [&](int tile) {
+    if constexpr (kHeld) {
+      if (has_first) multiply_tile<kTile, kDepth>(p, held0, tile0(tile));
+      if (has_second) multiply_tile<kTile, kWidth>(q, held1, tile1(tile));
+    } else {
+      if (has_first) multiply_tile<kTile, kDepth>(p, mine0, tile0(tile));
+      if (has_second) multiply_tile<kTile, kWidth>(q, mine1, tile1(tile));
+    }
+  };
+  const auto add = [&](int tile) {
+    if constexpr (First::exists) {
+      add_tile<kTile, kDepth>(of_first.sum, of_first.weights, tile0(tile));
+    }
+    if constexpr (Second::exists) {
+      add_tile<kTile, kWidth>(of_second.sum, of_second.weights, tile1(tile));
+    }
+  };
+  settle_all();
+  units_begin();
+  multiply(0);
+  units_go();
+  for (int tile = 0; tile < tiles; ++tile) {
+    units_done();
+    settle_all();
+    values.store((tile + 2) % kStages);
+    copies_done_before();
+    copies_shown();
+    group_tells(group, tile);
+    weigh_tile<kTile>(of_first.weights, of_second.weights, p, q, first, second, xs, of_rows, values,
+                      tile % kStages, tile * kTile, count);
+    settle(of_first.weights);
+    settle(of_second.weights);
+    group_hears(group, tile);
+    begin(tile + 3);
+    units_begin();
+    add(tile);
+    multiply(tile + 1);
+    units_go();
+  }
+  units_done();
+  settle_all();
+
+  const int64_t row = part.row + warp * 16;
+  if constexpr (First::exists) {
+    write_rows<kDepth>(of_first.sum, row, own0.rows, streamed0.length, first.write);
+  }
+  if constexpr (Second::exists) {
+    write_rows<kWidth>(of_second.sum, row, own0.rows, streamed1.length, second.write);
+  }
+}
+
+}  // namespace loma
