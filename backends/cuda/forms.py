@@ -96,9 +96,10 @@ def _forms(kernel: Kernel, architecture: str) -> Iterator[Form]:
         yield from (Form(128, narrow=narrow, depth=64, width=64) for narrow in (1, 2))
         yield Form(256 if kernel.how == "sweep" else 128, narrow=1, depth=128, width=128)
         if architecture == "sm_90":
-            small = Form(256, narrow=1, depth=64, width=64, groups=2, registers=128)
+            threads, registers = (256, 128) if kernel.how == "sweep" else (384, 168)
+            small = Form(threads, narrow=1, depth=64, width=64, groups=2, registers=registers)
             yield from (small, replace(small, narrow=2))
-            yield replace(small, depth=128, width=128, registers=0)
+            yield replace(small, depth=128, width=128, registers=0 if threads == 256 else registers)
         return
     yield Form(_THREADS)
     if kernel.how == "fused":

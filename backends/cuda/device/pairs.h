@@ -83,33 +83,35 @@ struct PairPart {
 };
 
 // What is kept of the columns of a tile, in shared memory: [stage][value][column].
+// Threads from `first` on read them.
 template <int kTile, typename Of>
 class ColumnValues {
  public:
   using Value = decltype(Of::value_type());
   static constexpr int count = Value::count;
 
-  ColumnValues(void* memory, const Of& of, int64_t columns)
-      : memory_(static_cast<float*>(memory)), of_(of), last_(static_cast<int>(columns) - 1) {}
+  ColumnValues(void* memory, const Of& of, int64_t columns, int first)
+      : memory_(static_cast<float*>(memory)),
+        of_(of),
+        last_(static_cast<int>(columns) - 1),
+        own_(static_cast<int>(threadIdx.x) - first) {}
 
   // Those of a tile that begins at `from` are read here, and others may see them behind `store` and a
   // barrier.
   void read(int from) {
     if constexpr (count > 0) {
-      if (threadIdx.x < kTile) {
-        place_ = std::min(from + static_cast<int>(threadIdx.x), last_);
+      if (own_ >= 0 && own_ < kTile) {
+        place_ = std::min(from + own_, last_);
         read_ = of_.read(place_);
       }
     }
   }
   void store(int stage) {
     if constexpr (count > 0) {
-      if (threadIdx.x < kTile) {
+      if (own_ >= 0 && own_ < kTile) {
         const Value found = of_.value(read_, place_);
 #pragma unroll
-        for (int k = 0; k < count; ++k) {
-          memory_[(stage * count + k) * kTile + static_cast<int>(threadIdx.x)] = found[k];
-        }
+        for (int k = 0; k < count; ++k) memory_[(stage * count + k) * kTile + own_] = found[k];
       }
     }
   }
@@ -134,7 +136,7 @@ class ColumnValues {
  private:
   float* const memory_;
   const Of& of_;
-  const int last_;
+  const int last_, own_;
   int place_ = 0;
   decltype(Of::read_type()) read_;
 };

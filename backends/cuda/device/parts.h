@@ -17,7 +17,9 @@ constexpr int kThreads = LOMA_THREADS;
 constexpr int kTeam = LOMA_TEAM;
 constexpr int kTeams = kThreads / kTeam;  // of a block
 
+#ifndef LOMA_GROUPS  // of which one may copy for two
 static_assert(kThreads > 0 && (kThreads & (kThreads - 1)) == 0, "LOMA_THREADS: no power of 2");
+#endif
 static_assert(kTeam > 0 && (kTeam & (kTeam - 1)) == 0, "LOMA_TEAM: no power of 2");
 static_assert(kTeam <= 32 || kTeam == kThreads, "a team larger than a warp is a block");
 static_assert(kTeam <= kThreads, "a team is in one block");

@@ -82,6 +82,23 @@ inline void fetch_slabs(Narrow* to, const Matrix& from, int64_t first) {
                       [](int row, int column) { return place_in_tile<rows, length>(row, column); });
 }
 
+// The same by so many threads, of which this is one.
+template <int rows, int length, int threads>
+inline void fetch_slabs_by(int thread, Narrow* to, const Matrix& from, int64_t first) {
+  constexpr int pieces = length / 8;
+  const bool whole = first + rows <= from.rows && from.length == length;
+  const Narrow* const data = from.data + first * from.stride;
+#pragma unroll
+  for (int k = 0; k < (rows * pieces + threads - 1) / threads; ++k) {
+    const int piece = k * threads + thread;
+    if (rows * pieces % threads != 0 && piece >= rows * pieces) break;
+    const int row = piece / pieces, column = piece % pieces * 8;
+    const bool there = whole || (first + row < from.rows && column < from.length);
+    const Narrow* const source = there ? data + row * from.stride + column : from.data;
+    copy_later(to + place_in_tile<rows, length>(row, column), source, there);
+  }
+}
+
 // The tiles of a matrix, one after the other.
 template <int rows, int length>
 class Tiles {

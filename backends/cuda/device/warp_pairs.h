@@ -60,7 +60,7 @@ inline void pairs(const PairPart& part, const Matrix& own0, const Matrix& stream
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int count = static_cast<int>(streamed0.rows), tiles = (count + kTile - 1) / kTile;
   const int64_t last = std::min(part.row + kPairRows, own0.rows) - 1;
-  ColumnValues<kTile, Columns> values(tiles1 + kStages * kTile * kValuePitch, of_column, count);
+  ColumnValues<kTile, Columns> values(tiles1 + kStages * kTile * kValuePitch, of_column, count, 0);
 
   if (has_first) fetch<kPairRows, kDepth>(rows0, own0, part.row);
   if (has_second) fetch<kPairRows, kWidth>(rows1, own1, part.row);

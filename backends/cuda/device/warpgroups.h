@@ -75,6 +75,38 @@ inline void group_hears(int group, int round) {
   asm volatile("bar.sync %0, 256;" : : "r"(3 - group * 2 + round % 2) : "memory");
 }
 
+// Threads of a group have so many registers from here on: those that only copy leave theirs to others.
+template <int count>
+inline void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(count));
+}
+template <int count>
+inline void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(count));
+}
+
+// A barrier in shared memory, of which one goes on behind `give`, and `wait` is for the phase of that
+// number, 0 first. Each phase ends when `count` have given.
+struct Signal {
+  uint64_t state;
+
+  void begin(int count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(shared_address(this)), "r"(count) : "memory");
+  }
+  void give() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(shared_address(this)) : "memory");
+  }
+  void wait(int phase) {
+    uint32_t done;
+    do {
+      asm volatile(
+          "{ .reg .pred there; mbarrier.try_wait.parity.shared::cta.b64 there, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, there; }"
+          : "=r"(done) : "r"(shared_address(this)), "r"(phase % 2) : "memory");
+    } while (done == 0);
+  }
+};
+
 #if LOMA_NARROW == 1
 #define LOMA_WIDE(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 "
 #else

@@ -205,7 +205,7 @@ bool sweeps_fit(int64_t rows, int64_t columns, int64_t depth, int64_t width) {
 namespace {
 
 // Blocks of groups (warpgroups.h of the device): tiles of 64 rows, of which four are there at a time.
-constexpr int kGroups = 2, kGroupRows = 64, kGroupStages = 4;
+constexpr int kGroups = 2, kGroupRows = 64, kGroupStages = 4, kSignals = 128, kMostRegisters = 65536;
 
 Geometry of_groups(int64_t outer, int64_t rows, int64_t depth, int64_t width) {
   Geometry g;
@@ -248,7 +248,9 @@ Geometry pairs_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t widt
   if (groups) {
     g = of_groups(outer, rows, depth, width);
     g.shared_bytes += kBytes * g.groups * kGroupRows * (g.depth + g.width);
-    g.shared_bytes += kNumber * kGroupStages * kGroupRows * kept;
+    g.shared_bytes += kNumber * kGroupStages * kGroupRows * kept + kSignals;
+    g.threads += 4 * kWarp;  // that copy
+    g.registers = kMostRegisters / g.threads / 8 * 8;
     return g;
   }
   g.depth = sixteens(depth);

@@ -33,6 +33,7 @@ using loma_shim::Image;
 constexpr int kInvalidValue = 1, kNotFound = 500, kLaunchFailed = 719;
 constexpr size_t kStack = 128 << 10, kGuard = 4096;
 constexpr size_t kAlign = 1024;  // of dynamic shared memory
+constexpr unsigned kIdleRounds = 1000;  // in which all that run only look whether others have come
 constexpr int kMostShared = 232448, kPlainShared = 48 << 10;
 constexpr unsigned kMostThreads = 1024;
 
@@ -83,7 +84,7 @@ struct Fiber {
   char* stack;
 };
 
-enum class Wait { none, block, warp };
+enum class Wait { none, block, warp, turn };
 
 struct Thread {
   Fiber* fiber = nullptr;  // of one that has begun and waits
@@ -105,7 +106,7 @@ std::vector<Fiber*> idle;
 Fiber* running;
 std::vector<Thread> threads;
 std::vector<Gathering> gatherings;
-unsigned current, at_barrier;
+unsigned current, at_barrier, at_turn;
 Function* function;
 void** arguments;
 
@@ -173,6 +174,12 @@ void wait() {
 void barrier() {
   threads[current].wait = Wait::block;
   ++at_barrier;
+  wait();
+}
+
+void turn() {
+  threads[current].wait = Wait::turn;
+  ++at_turn;
   wait();
 }
 
@@ -245,14 +252,26 @@ bool run_block(unsigned size, Random& random) {
   std::vector<unsigned> order(size), warps((size + 31) / 32);
   shuffle(order, random);
   std::stable_sort(order.begin(), order.end(), [](unsigned a, unsigned b) { return a / 32 < b / 32; });
+  at_turn = 0;
+  unsigned idle_rounds = 0;
   for (unsigned rest = size; rest > 0;) {
     shuffle(warps, random);
-    at_barrier = 0;
+    const unsigned left = rest, waiting = at_turn + at_barrier;
+    for (Thread& thread : threads) {
+      if (thread.wait == Wait::turn) thread.wait = Wait::none;
+    }
+    at_turn = 0;
     for (const unsigned warp : warps) {
       run_warp(&order[warp * 32], std::min(size - warp * 32, 32u), rest);
     }
     if (rest == 0) break;
+    if (at_turn > 0) {
+      idle_rounds = rest == left && at_turn + at_barrier == waiting ? idle_rounds + 1 : 0;
+      if (idle_rounds > kIdleRounds) return false;
+      continue;
+    }
     if (at_barrier != size) return false;
+    at_barrier = 0;
     for (Thread& thread : threads) thread.wait = Wait::none;
   }
   return true;
@@ -266,7 +285,7 @@ int launch(const unsigned (&grid)[3], unsigned size, size_t shared) {
   std::vector<char> dynamic(shared + 2 * kGuard);
   state.shared = dynamic.data() + (kAlign - reinterpret_cast<uintptr_t>(dynamic.data()) % kAlign);
   state.grid_size = {grid[0], grid[1], grid[2]}, state.block_size = {size, 1, 1};
-  state.barrier = barrier, state.warp_barrier = warp_barrier, state.exchange = exchange;
+  state.barrier = barrier, state.turn = turn, state.warp_barrier = warp_barrier, state.exchange = exchange;
   state.end_thread = end_thread;
   std::memset(dynamic.data(), 255, dynamic.size());
   const char* const end = dynamic.data() + dynamic.size();

@@ -14,6 +14,7 @@ struct Threads {
   char* shared;  // dynamic
   void (*barrier)();
   void (*warp_barrier)(unsigned mask);
+  void (*turn)();  // lets all others run until they wait
   // What the lane `source` gives; all lanes of `mask` call this together.
   unsigned long (*exchange)(unsigned mask, unsigned long given, unsigned source);
   void (*end_thread)();
