@@ -82,8 +82,8 @@ struct PairPart {
   }
 };
 
-// What is kept of the columns of a tile, in shared memory: [stage][value][column].
-// Threads from `first` on read them.
+// What is kept of the columns of a tile, in shared memory: [stage][value][column]. Threads from `first` on
+// read it.
 template <int kTile, typename Of>
 class ColumnValues {
  public:
@@ -132,6 +132,9 @@ class ColumnValues {
       }
     }
   }
+
+  // Behind what is kept of so many tiles.
+  void* end(int stages) const { return memory_ + stages * count * kTile; }
 
  private:
   float* const memory_;

@@ -23,15 +23,15 @@ namespace loma {
 
 constexpr int kDepth = LOMA_DEPTH, kWidth = LOMA_WIDTH;
 constexpr int kSweepThreads = LOMA_THREADS, kWarps = kSweepThreads / 32;
+// Rows of a block. gpu_geometry.cpp counts with these.
 #ifdef LOMA_GROUPS
-constexpr int kSixteens = 1;
+constexpr int kRows = kGroupRows * kGroups;
 #else
-// Rows of a warp, in sixteens: two share what is read of keys and values, if registers suffice.
-// gpu_geometry.cpp counts with these.
+// Those of a warp, in sixteens: two share what is read of keys and values, if registers suffice.
 constexpr int kSixteens = kDepth + kWidth <= 128 ? 2 : 1;
+constexpr int kRows = 16 * kSixteens * kWarps;
 #endif
-constexpr int kRows = 16 * kSixteens * kWarps;  // of a block
-constexpr int kColumns = 64;                    // of a tile
+constexpr int kColumns = 64;  // of a tile
 // Behind each row in shared memory is room for 8 numbers, so that eight rows are in different banks.
 constexpr int kPitch = kDepth + 8, kValuePitch = kWidth + 8;
 static_assert(kDepth % 16 == 0 && kWidth % 16 == 0, "LOMA_DEPTH and LOMA_WIDTH: multiples of 16");
@@ -81,60 +81,6 @@ inline void fetch_slabs(Narrow* to, const Matrix& from, int64_t first) {
   fetch<rows, length>(to, from, first,
                       [](int row, int column) { return place_in_tile<rows, length>(row, column); });
 }
-
-// The same by so many threads, of which this is one.
-template <int rows, int length, int threads>
-inline void fetch_slabs_by(int thread, Narrow* to, const Matrix& from, int64_t first) {
-  constexpr int pieces = length / 8;
-  const bool whole = first + rows <= from.rows && from.length == length;
-  const Narrow* const data = from.data + first * from.stride;
-#pragma unroll
-  for (int k = 0; k < (rows * pieces + threads - 1) / threads; ++k) {
-    const int piece = k * threads + thread;
-    if (rows * pieces % threads != 0 && piece >= rows * pieces) break;
-    const int row = piece / pieces, column = piece % pieces * 8;
-    const bool there = whole || (first + row < from.rows && column < from.length);
-    const Narrow* const source = there ? data + row * from.stride + column : from.data;
-    copy_later(to + place_in_tile<rows, length>(row, column), source, there);
-  }
-}
-
-// The tiles of a matrix, one after the other.
-template <int rows, int length>
-class Tiles {
-  static constexpr int kCopying = kSweepThreads < 256 ? kSweepThreads : 256;
-
- public:
-  explicit Tiles(const Matrix& from) : from_(from) {
-    constexpr int pieces = length / 8;
-    row_ = static_cast<int>(threadIdx.x) / pieces;
-    const int column = static_cast<int>(threadIdx.x) % pieces * 8;
-    there_ = column < from.length;
-    next_ = from.data + row_ * from.stride + (there_ ? column : 0);
-    place_ = place_in_tile<rows, length>(row_, column);
-  }
-
-  void fetch(Narrow* to, int tile) {
-    constexpr int pieces = length / 8, beside = kCopying / pieces;
-    const int64_t first = int64_t(tile) * rows;
-    // Then a thread's pieces are at the same place of rows, and of as many slabs.
-    constexpr bool is_regular = kCopying % pieces == 0 && rows % beside == 0 && beside % 8 == 0;
-    if (!is_regular || first + rows > from_.rows) return fetch_slabs<rows, length>(to, from_, first);
-    if (threadIdx.x >= kCopying) return;
-    const Narrow* const from = next_ + first * from_.stride;
-#pragma unroll
-    for (int k = 0; k < rows / beside; ++k) {
-      const int width = slab_of(length, static_cast<int>(threadIdx.x) % pieces * 8).width;
-      copy_later(to + place_ + k * beside * width, from + k * beside * from_.stride, there_);
-    }
-  }
-
- private:
-  const Matrix from_;
-  int row_, place_;
-  bool there_;
-  const Narrow* next_;
-};
 #endif
 
 // The four lanes that have a row's columns.

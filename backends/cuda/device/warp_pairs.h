@@ -47,8 +47,8 @@ inline void add_weighted(float (&sum)[length / 8][4], const uint32_t (&weights)[
 }
 
 // p = own0[x] * streamed0[y] and q = own1[x] * streamed1[y].
-template <bool has_first, bool has_second, typename Rows, typename Columns,
-          typename First, typename Second>
+template <bool has_first, bool has_second, typename Rows, typename Columns, typename First,
+          typename Second>
 inline void pairs(const PairPart& part, const Matrix& own0, const Matrix& streamed0,
                   const Matrix& own1, const Matrix& streamed1, const Rows& of_row,
                   const Columns& of_column, const First& first, const Second& second) {

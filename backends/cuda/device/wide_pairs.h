@@ -5,37 +5,52 @@
 
 namespace loma {
 
+// What fetch_slabs does, by so many threads, of which this is one.
+template <int rows, int length, int threads>
+inline void fetch_slabs_by(int thread, Narrow* to, const Matrix& from, int64_t first) {
+  constexpr int pieces = length / 8;
+  const bool whole = first + rows <= from.rows && from.length == length;
+  const Narrow* const data = from.data + first * from.stride;
+#pragma unroll
+  for (int k = 0; k < (rows * pieces + threads - 1) / threads; ++k) {
+    const int piece = k * threads + thread;
+    if (rows * pieces % threads != 0 && piece >= rows * pieces) break;
+    const int row = piece / pieces, column = piece % pieces * 8;
+    const bool there = whole || (first + row < from.rows && column < from.length);
+    const Narrow* const source = there ? data + row * from.stride + column : from.data;
+    copy_later(to + place_in_tile<rows, length>(row, column), source, there);
+  }
+}
+
 // p = own0[x] * streamed0[y] and q = own1[x] * streamed1[y].
-template <bool has_first, bool has_second, typename Rows, typename Columns,
-          typename First, typename Second>
+template <bool has_first, bool has_second, typename Rows, typename Columns, typename First,
+          typename Second>
 inline void pairs(const PairPart& part, const Matrix& own0, const Matrix& streamed0,
                   const Matrix& own1, const Matrix& streamed1, const Rows& of_row,
                   const Columns& of_column, const First& first, const Second& second) {
   LOMA_DYNAMIC_SHARED(shared);
-  // Many sums leave registers for products with fewer rows of streamed matrices at a time.
-  constexpr int kTile = kDepth + kWidth > 128 ? 32 : 64;
-  constexpr int kStages = 4 * kGroupRows / kTile;
-  // Rows of a group stay in registers where these suffice.
+  // Rows of a group stay in registers where sums leave so many; more sums leave registers for products
+  // with fewer rows of streamed matrices at a time, too.
   constexpr bool kHeld = kDepth + kWidth <= 128;
+  constexpr int kTile = kHeld ? 64 : 32, kStages = 4 * kGroupRows / kTile;
   Narrow* const rows0 = reinterpret_cast<Narrow*>(shared);
   Narrow* const rows1 = rows0 + kPairRows * kDepth;
   Narrow* const tiles0 = rows1 + kPairRows * kWidth;
   Narrow* const tiles1 = tiles0 + kStages * kTile * kDepth;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), group = warp / 4;
-  const int count = static_cast<int>(streamed0.rows);
-  const int tiles = (count + kTile - 1) / kTile;
+  const int count = static_cast<int>(streamed0.rows), tiles = (count + kTile - 1) / kTile;
   const int64_t last = std::min(part.row + kPairRows, own0.rows) - 1;
   ColumnValues<kTile, Columns> values(tiles1 + kStages * kTile * kWidth, of_column, count,
-                                    128 * kGroups);
+                                      128 * kGroups);
+
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
     const int64_t from = part.row + g * kGroupRows;
     if (has_first) fetch_slabs<kGroupRows, kDepth>(rows0 + g * kGroupRows * kDepth, own0, from);
     if (has_second) fetch_slabs<kGroupRows, kWidth>(rows1 + g * kGroupRows * kWidth, own1, from);
   }
-  auto* const full = reinterpret_cast<Signal*>(tiles1 + kStages * kTile * kWidth +
-                                               sizeof(float) / sizeof(Narrow) * kStages * kTile * values.count);
+  Signal* const full = static_cast<Signal*>(values.end(kStages));
   Signal* const empty = full + kStages;
   if (threadIdx.x == 0) {
 #pragma unroll

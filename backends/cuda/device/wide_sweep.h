@@ -4,6 +4,41 @@
 
 namespace loma {
 
+// The tiles of a matrix, one after the other.
+template <int rows, int length>
+class Tiles {
+ public:
+  explicit Tiles(const Matrix& from) : from_(from) {
+    const int row = static_cast<int>(threadIdx.x) / kPieces, column = own_column();
+    there_ = column < from.length;
+    next_ = from.data + row * from.stride + (there_ ? column : 0);
+    place_ = place_in_tile<rows, length>(row, column);
+  }
+
+  void fetch(Narrow* to, int tile) {
+    constexpr int beside = kSweepThreads / kPieces;
+    // Then a thread's pieces are at the same place of rows, and of as many slabs.
+    constexpr bool is_regular = kSweepThreads % kPieces == 0 && rows % beside == 0 && beside % 8 == 0;
+    const int64_t first = int64_t(tile) * rows;
+    if (!is_regular || first + rows > from_.rows) return fetch_slabs<rows, length>(to, from_, first);
+    const int width = slab_of(length, own_column()).width;
+    const Narrow* const from = next_ + first * from_.stride;
+#pragma unroll
+    for (int k = 0; k < rows / beside; ++k) {
+      copy_later(to + place_ + k * beside * width, from + k * beside * from_.stride, there_);
+    }
+  }
+
+ private:
+  static constexpr int kPieces = length / 8;
+  static int own_column() { return static_cast<int>(threadIdx.x) % kPieces * 8; }
+
+  const Matrix from_;
+  int place_;
+  bool there_;
+  const Narrow* next_;
+};
+
 // score(product, t, j) for row t and column j, of which row t has those below high(t), which neither
 // rises and falls in turn nor is 0. p = exp(score - largest) counts as term(p, t, j) in the row's sum,
 // weight(p, t, j) in the sum of values. row(largest, sum, t) and element(sum of values, largest, sum,

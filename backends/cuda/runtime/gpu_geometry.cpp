@@ -204,7 +204,8 @@ bool sweeps_fit(int64_t rows, int64_t columns, int64_t depth, int64_t width) {
 
 namespace {
 
-// Blocks of groups (warpgroups.h of the device): tiles of 64 rows, of which four are there at a time.
+// Blocks of groups (warpgroups.h of the device): tiles of 64 rows, of which four are there at a time, and
+// what says so.
 constexpr int kGroups = 2, kGroupRows = 64, kGroupStages = 4, kSignals = 128, kMostRegisters = 65536;
 
 Geometry of_groups(int64_t outer, int64_t rows, int64_t depth, int64_t width) {
@@ -250,7 +251,7 @@ Geometry pairs_geometry(int64_t outer, int64_t rows, int64_t depth, int64_t widt
     g.shared_bytes += kBytes * g.groups * kGroupRows * (g.depth + g.width);
     g.shared_bytes += kNumber * kGroupStages * kGroupRows * kept + kSignals;
     g.threads += 4 * kWarp;  // that copy
-    g.registers = kMostRegisters / g.threads / 8 * 8;
+    g.registers = kMostRegisters / g.threads / 8 * 8;  // before some leave theirs to others
     return g;
   }
   g.depth = sixteens(depth);
