@@ -35,8 +35,8 @@ struct OfColumns {
 template <typename Read, typename ValueOf>
 OfColumns(Read, ValueOf) -> OfColumns<Read, ValueOf>;
 
-// mul_no_nan(slope, y) is the plain product where no slope is 2 or more, infinite or NaN. `Quick` takes that
-// for granted, and remembers whether it was so.
+// mul_no_nan(slope, y) is the plain product where no slope is 2 or more, infinite or NaN. `Quick` takes
+// that for granted, and remembers whether it was so.
 struct Exact {
   float product(float slope, float y) { return mul_no_nan(slope, y); }
   static bool holds() { return true; }

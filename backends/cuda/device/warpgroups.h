@@ -91,10 +91,12 @@ struct Signal {
   uint64_t state;
 
   void begin(int count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(shared_address(this)), "r"(count) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+                 : : "r"(shared_address(this)), "r"(count) : "memory");
   }
   void give() {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(shared_address(this)) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
+                 : : "r"(shared_address(this)) : "memory");
   }
   void wait(int phase) {
     uint32_t done;

@@ -118,7 +118,8 @@ inline void sweep(const SweepPart& part, const Matrix& queries, const Matrix& ke
     begin(tile + 3);
     units_begin();
     add_tile<kColumns, kWidth>(mine.found, weights, tile_values(tile));
-    multiply_tile<kColumns, kDepth>(p, own, tile_keys(tile + 1));  // behind the last: of what was there, for nobody
+    // Behind the last tile: of what was there, for nobody.
+    multiply_tile<kColumns, kDepth>(p, own, tile_keys(tile + 1));
     units_go();
   }
   units_done();
