@@ -60,7 +60,9 @@ class CppContext(FunctionContext):
     and whether it is written. ``registers``: on a GPU, those of a kernel's private tensors that
     each of its threads has, and ``shared`` the tensors in memory that it writes. ``captured``: what
     text for another device takes of the host, and ``helpers`` the scalar functions of the module in
-    such text; ``serves_lists``: the function's kernel may run for several calls at once.
+    such text; ``serves_lists``: the function's kernel may run for several calls at once;
+    ``narrow_reads``: tensors that kernels read in the narrow dtype of the call; ``narrowed``: those
+    that the host has in it, too, and whether it has by now.
     """
 
     def __init__(self, function: Function, module: Module, machine: Target) -> None:
@@ -77,6 +79,8 @@ class CppContext(FunctionContext):
         self.captured: Captured | None = None
         self.helpers = ""
         self.serves_lists = False
+        self.narrow_reads: frozenset[str] = frozenset()
+        self.narrowed: dict[str, bool] = {}
         self.mutated = _mutated(function)
         self.dense = _dense(function)
 

@@ -25,7 +25,8 @@ class Kernel:
     """A kernel of a function's host code, and how that launches it. ``line``: of the program, 0
     where none is known. ``numbers``: how many it is given. ``shares``: threads share the steps of
     an iteration, ``across`` or along memory; ``splits``: blocks may, too. ``private``: iterations
-    have memory of their own. ``lists``: a launch may serve positions of lists."""
+    have memory of their own. ``lists``: a launch may serve positions of lists.
+    ``narrow``: tensors are read in a dtype of 16 bits."""
 
     name: str
     text: str
@@ -37,6 +38,7 @@ class Kernel:
     splits: bool = False
     private: bool = False
     lists: bool = False
+    narrow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ def kernels(source: GeneratedSource) -> list[Kernel]:
 def forms(kernel: Kernel, architecture: str = "") -> list[Form]:
     """One of each kind that launches of the kernel may choose on such a GPU."""
     found = list(dict.fromkeys(_forms(kernel, architecture)))
+    if kernel.narrow:
+        found = [replace(found[0], narrow=2), *(replace(form, narrow=1) for form in found)]
     if kernel.numbers:
         found.append(replace(found[min(1, len(found) - 1)], known=True))
     if kernel.lists:

@@ -12,9 +12,11 @@ from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda import texts
 from loma.backends.cuda.passes import PassText, where, write_otherwise
 from loma.backends.cuda.start import Start
+from loma.backends.kernels.ir import as_statement
 from loma.backends.kernels.pairs import Output, Pairs
 from loma.backends.schedule.host import Either, PairsPass
 from loma.core import sizes
+from loma.core.effects import assigned
 from loma.core.ir import FLOAT, INT, Binary, Builtin, Expr, FloatConst, Index, IntConst, Select, Var
 from loma.core.walk import free_variables, map_children, walk
 
@@ -30,8 +32,36 @@ def write_either(owner: HostWriter, node: Either) -> None:
         for pairs in node.chain.passes
     ]
     with owner.writer.block(f"if ({where(owner.context, extents, node.chain.conditions)})"):
+        owner.context.narrow_reads = node.read
+        owner.context.narrowed = dict.fromkeys(_shared(node), False)
         owner.nodes(node.then)
+        owner.context.narrow_reads, owner.context.narrowed = frozenset(), {}
     write_otherwise(owner, node)
+
+
+def _shared(node: Either) -> list[str]:
+    """The tensors that several passes have as operands, and that nothing changes between these."""
+    found: dict[str, list[int]] = {}
+    for k, item in enumerate(node.chain.items):
+        if isinstance(item, Pairs):
+            for tensor in {var.name for var in _operands(item)}:
+                found.setdefault(tensor, []).append(k)
+    arguments = {var.name for var in node.alone}
+    return [
+        name
+        for name, places in found.items()
+        if len(places) > 1
+        and name not in arguments
+        and not any(
+            name in assigned((as_statement(item),))
+            for item in node.chain.items[places[0] : places[-1]]
+        )
+    ]
+
+
+def _operands(pairs: Pairs) -> list[Var]:
+    reads = [read for stream in pairs.streams for read in (stream.matrix, stream.own)]
+    return [read.tensor for read in reads if read is not None]
 
 
 def write_pairs(owner: HostWriter, node: PairsPass) -> None:
@@ -39,12 +69,20 @@ def write_pairs(owner: HostWriter, node: PairsPass) -> None:
     context, pairs = owner.context, node.pairs
     text = PairsText(context, node)
     body = text.kernel()
+    names: dict[str, str] = {}
+    for var in _operands(pairs):
+        if var.name in context.narrowed:
+            names[var.name] = f"{context.variable(var)}_operand_"
+            if not context.narrowed[var.name]:
+                made = f"loma::gpu::narrowed({context.variable(var)})"
+                owner.writer.line(f"const loma::Tensor {names[var.name]} = {made};")
+            context.narrowed[var.name] = True
     with owner.writer.block():
         launch = Start(owner, "pairs", pairs.source)
         for k, stream in enumerate(pairs.streams):
-            launch.operand(f"streamed{k}_", stream.matrix.tensor)
+            launch.operand(f"streamed{k}_", stream.matrix.tensor, names)
             if stream.own is not None:
-                launch.operand(f"own{k}_", stream.own.tensor)
+                launch.operand(f"own{k}_", stream.own.tensor, names)
         written = {output.target.tensor.name for output in pairs.outputs}
         for output in pairs.outputs:
             var = output.target.tensor

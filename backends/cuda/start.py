@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 from loma.backends.cfamily import syntax as c
@@ -20,6 +21,7 @@ from loma.errors.spans import line_in_file
 
 _MANY = 12  # loops of a kernel, which make it a long one
 _USUAL: Shape = {}
+_SAME: Mapping[str, str] = {}
 
 
 class Start:
@@ -39,6 +41,7 @@ class Start:
         self._elements: list[str] = []  # the numbers that may lie on the device
         self._given: list[str] = []
         self._numbers: dict[str, str] = {}  # which a kernel has last
+        self._narrow: dict[str, Var] = {}  # tensors that it reads in the narrow dtype of the call
 
     def pointer(self, param: str, argument: str) -> None:
         self._params.append(param)
@@ -53,16 +56,20 @@ class Start:
             self._elements.append(f"const loma::Number<{element}> {name} = {name}given_.read();")
             self._given.append(f"launch_.template element<{element}>({context.variable(tensor)});")
             return
+        if not written and tensor.name in context.narrow_reads:
+            self._narrow[name] = tensor
+            return
         type_, argument = data(context, tensor, written)
         self.pointer(f"{type_} __restrict {name}", argument)
         if written and self._shares:
             self._exchanged.append(name)
 
-    def operand(self, name: str, tensor: Var) -> None:
-        """A tensor in the narrow dtype of the call."""
+    def operand(self, name: str, tensor: Var, names: Mapping[str, str] = _SAME) -> None:
+        """A tensor in the narrow dtype of the call; ``names``: where the host has it so."""
         self._params.append(f"const loma::Narrow* __restrict {name}")
         self._pointers.append(name)
-        self._given.append(f"launch_.operand({self._context.variable(tensor)});")
+        given = names.get(tensor.name, self._context.variable(tensor))
+        self._given.append(f"launch_.operand({given});")
 
     def narrow_result(self, name: str, tensor: Var) -> None:
         """A new tensor of that dtype, which the variable becomes."""
@@ -85,6 +92,7 @@ class Start:
         """The kernel with that body goes to the context, behind ``before``, the launch, which is
         ``given`` sizes and has that ``shape``, to where the host stands; ``facts`` are those of a
         :class:`Kernel`."""
+        self._add_narrow(body)
         kernel = Writer()
         kernel.comment("\n".join(map(statement_text, self._source)))
         kernel.line(f"LOMA_KERNEL {self.name}(")
@@ -100,6 +108,8 @@ class Start:
         kernel.line("}")
         if self._context.serves_lists:
             kernel.line(f"LOMA_LISTS({self.name})")
+        if "loma::Halves" in kernel.text():
+            before, facts = texts.HALVES + before, {**facts, "narrow": True}
         text = before + kernel.text()
         if "__scalar<" in text:
             text = f"{texts.VALUES}{self._context.helpers}\n\n{text}"
@@ -120,6 +130,22 @@ class Start:
         writer.extend([f"launch_.number({argument});" for argument in self._numbers.values()])
         writer.extend([f"launch_.shape().{part} = {value};" for part, value in shape.items()])
         writer.line(f"launch_.{how}({', '.join(given)});")
+
+    def _add_narrow(self, body: Writer) -> None:
+        """Adds the parameters for what is read in the narrow dtype, or in that of computing where
+        the text does more than read elements."""
+        for name, tensor in self._narrow.items():
+            variable = self._context.variable(tensor)
+            if all(re.search(rf"\b{name}\b(?!\[)", line) is None for line in body.lines):
+                self._params.append(f"const loma::Halves {name}")
+                self._given.append(f"launch_.halves({variable});")
+                continue
+            self._given.append(
+                f"const loma::Tensor {name}wide_ = loma::gpu::widened<real>({variable});"
+            )
+            self.pointer(
+                f"const real* __restrict {name}", f"{name}wide_.template const_data_ptr<real>()"
+            )
 
 
 def _is_number(context: CppContext, tensor: Var) -> bool:

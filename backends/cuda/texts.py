@@ -11,7 +11,8 @@ _FILES = (
     "openmp/runtime/arithmetic.h", "openmp/runtime/special.h", "openmp/runtime/spans.h",
     "cuda/runtime/report.h",
     "cuda/device/checks.h", "cuda/device/containers.h", "cuda/device/device.h",
-    "cuda/device/divide.h", "cuda/device/grid.h", "cuda/device/items.h", "cuda/device/lists.h",
+    "cuda/device/divide.h", "cuda/device/grid.h", "cuda/device/halves.h", "cuda/device/items.h",
+    "cuda/device/lists.h",
     "cuda/device/matrix_units.h", "cuda/device/pairs.h", "cuda/device/parts.h",
     "cuda/device/places.h", "cuda/device/reduce.h", "cuda/device/several.h",
     "cuda/device/statement.h", "cuda/device/std.h",
@@ -33,6 +34,8 @@ VALUES = '#include "values.h"\n'
 # What one has that is a pass over columns.
 SWEEP = '#include "sweep.h"\n'
 PAIRS = '#include "pairs.h"\n'
+# What one has that reads tensors in a narrow dtype.
+HALVES = '#include "halves.h"\n'
 # What one has that is a sum of which a thread may have several.
 SEVERAL = '#include "several.h"\n'
 

@@ -26,6 +26,7 @@ from loma.backends.schedule.host import (
     HostNode, Later, Launch, Numbers, PairsPass, Pass, Piece, Question, Repeat, Reserve, Run,
     Serial, Spread, Stream, Unit,
 )  # fmt: skip
+from loma.backends.schedule.ir import Parallel
 from loma.core import sizes
 from loma.core.distinct import fill_together
 from loma.core.effects import assigned, declared, written_places
@@ -413,7 +414,9 @@ class Lowering:
         then = self._inner(chain.items, self._outermost)
         self._private, self._lazy, self._touched = private, lazy, touched
         otherwise = self._inner(chain.otherwise, self._outermost)
-        return Either(chain, then, otherwise, self._alone(operands))
+        read = _read_by_kernels(chain) if all(map(_is_kernel, then)) else {}
+        alone = self._alone((*operands, *read.values()), frozenset(read))
+        return Either(chain, then, otherwise, alone, frozenset(read) & {var.name for var in alone})
 
     def _carry(self, step: Carrying) -> Carry:
         """Either way results get memory where something is written to them first."""
@@ -443,17 +446,20 @@ class Lowering:
                 nodes.append(self._allocate(var.name, False, self._may_have_memory(var.name)))
         return [*nodes, PairsPass(pairs, frozenset(narrow))]
 
-    def _alone(self, operands: tuple[Var, ...]) -> tuple[Var, ...]:
-        """The operands that are arguments, and no more than operands of passes."""
-        found = {var.name: var for var in operands if self._is_operand(var.name)}
+    def _alone(
+        self, operands: tuple[Var, ...], read: frozenset[str] = frozenset()
+    ) -> tuple[Var, ...]:
+        """The operands that are arguments, and no more than operands of passes, or ``read`` beside
+        them."""
+        found = {var.name: var for var in operands if self._is_operand(var.name, read)}
         return tuple(found.values())
 
-    def _is_operand(self, name: str) -> bool:
+    def _is_operand(self, name: str, read: frozenset[str]) -> bool:
         own = {as_statement(step): step for step in self._passes}
         for stmt in self._context.function.body:
             if name in mentioned_names((stmt,)):
                 step = own.get(stmt)
-                if step is None or name in _read_besides(step):
+                if step is None or (name in _read_besides(step) and name not in read):
                     return False
         return any(p.name == name and p.mode == "In" for p in self._context.function.params)
 
@@ -587,6 +593,43 @@ def _read_besides(step: Sweep | Chain) -> frozenset[str]:
         else:
             found |= mentioned_names((as_statement(item),))
     return frozenset(found)
+
+
+def _read_by_kernels(chain: Chain) -> dict[str, Var]:
+    """The tensors of floats that statements beside a chain's passes read, and weights do not."""
+    found: dict[str, Var] = {}
+    written: set[str] = set()
+    for item in chain.items:
+        if isinstance(item, Pairs):
+            outputs = (node for output in item.outputs for node in walk(output.weight))
+            written |= {root(node) for node in outputs if isinstance(node, Index)}
+            continue
+        statement = as_statement(item)
+        written |= set(assigned((statement,)))
+        found |= tensors_in((statement,))
+    return {
+        name: var
+        for name, var in found.items()
+        if name not in written
+        and isinstance(var.type, TensorType)
+        and var.type.element == "float"
+        and var.type.dims
+    }
+
+
+def _is_kernel(node: HostNode) -> bool:
+    """Whether a node is nothing but kernels that read tensors of the outside element by element."""
+    match node:
+        case Reserve() | Allocate() | PairsPass() | Parallel():
+            return True
+        case Unit(_, body):
+            return all(map(_is_kernel, body))
+        case Launch():
+            return not node.pieces
+        case Spread(launch, otherwise=otherwise):
+            return _is_kernel(launch) and all(map(_is_kernel, otherwise))
+        case _:
+            return False
 
 
 def _in_one_loop(nodes: Sequence[HostNode]) -> Iterator[tuple[Stmt, ...]]:

@@ -448,12 +448,14 @@ class PairsPass:
 @dataclass(frozen=True, slots=True)
 class Either:
     """``then``, where the device has matrix units for all passes in it, and the chain's conditions
-    hold, else ``otherwise``. ``alone`` as for :class:`Pass`."""
+    hold, else ``otherwise``. ``alone`` as for :class:`Pass`; kernels of ``then`` read those in
+    ``read``, too."""
 
     chain: Chain
     then: tuple[HostNode, ...]
     otherwise: tuple[HostNode, ...]
     alone: tuple[Var, ...]
+    read: frozenset[str] = frozenset()
 
 
 HostNode: TypeAlias = (

@@ -15,6 +15,7 @@ import torch
 from sampled import diagonals
 
 import loma
+from loma import pipeline
 from loma.backends.cuda import images
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -364,6 +365,17 @@ def test_gradients(
     shapes = ((b, t, d), (b, s, d), (b, s, e))
     check_gradients(module, "plain", *(narrow(*shape, dtype=dtype) for shape in shapes))
     assert "plain" in recorded.pairs
+
+
+def test_dtypes_of_backward_parts() -> None:
+    """Kernels beside the passes read what comes in 16 bits as it is, and what passes share is
+    converted once."""
+    text = pipeline.stage_text(PROGRAM, "source", "plain__backward", device="cuda")
+    host = text[text.index("host_begin.h") :]
+    then = host[: host.index("else {\n    const loma::Tensor")]
+    assert {"launch_.halves(y);", "launch_.halves(_d_result);"} <= set(then.split())
+    assert then.count("loma::gpu::narrowed(") == 1
+    assert "widened" not in then
 
 
 @pytest.mark.full

@@ -69,6 +69,16 @@ inline uint32_t narrowed(float low, float high) {
   return both;
 }
 
+inline float widened(Narrow number) {
+  float value;
+#if LOMA_NARROW == 1
+  asm("mov.b32 %0, {%1, %2};" : "=f"(value) : "h"(Narrow(0)), "h"(number));
+#else
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(number));
+#endif
+  return value;
+}
+
 // 2 ** x within 2 units in the last place.
 inline float power_of_two(float x) {
   float power;

@@ -105,6 +105,15 @@ Tensor widened(const Tensor& tensor) {
   return made;
 }
 
+// The tensor in the narrow dtype of the call.
+void narrow(at::Tensor& to, const at::Tensor& from);
+template <class Tensor>
+Tensor narrowed(const Tensor& tensor) {
+  Tensor made;
+  narrow(made, tensor);
+  return made;
+}
+
 // One launch on the current stream of the call's device. The arguments are given in the kernel's
 // order, but for the numbers, which it has last; then one of statement, fused and serial launches
 // it. Nothing is launched for no iterations.
@@ -129,6 +138,12 @@ class Launch {
   template <class Tensor>
   void operand(const Tensor& tensor) {
     operand_of(tensor);
+  }
+
+  // The tensor for a parameter of type Halves: in the narrow dtype of the call, or in floats.
+  template <class Tensor>
+  void halves(const Tensor& tensor) {
+    halves_of(tensor);
   }
 
   // Makes the tensor a new one of that dtype.
@@ -181,6 +196,7 @@ class Launch {
   void add(uint64_t bits, uint64_t behind = 0, int slots = 1);
   void element_of(const at::Tensor& tensor, size_t bytes);
   void operand_of(const at::Tensor& tensor);
+  void halves_of(const at::Tensor& tensor);
   void result_of(at::Tensor& tensor, const int64_t* sizes, size_t rank);
   void pass(const Geometry& of_call, int64_t count);
 
@@ -188,7 +204,7 @@ class Launch {
   const size_t real_bytes_;
   Shape shape_;
   int slots_ = 0, arguments_ = 0, numbers_ = 0;
-  bool aligned_ = true;
+  bool aligned_ = true, narrow_ = false;  // whether operands are among the arguments
   struct Held;
   Held* held_ = nullptr;  // copies of operands
   uint64_t bits_[kMost];

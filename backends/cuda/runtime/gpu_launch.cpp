@@ -33,6 +33,12 @@ thread_local Trace* trace = nullptr;
 
 constexpr int64_t kPart = 16;  // bytes of a partial result: a value with its position
 
+// 1 for bfloat16, 2 for float16, 0 where a call's tensors are of another dtype.
+int narrow_of_call() {
+  const at::ScalarType dtype = call_dtype();
+  return dtype == at::kBFloat16 ? 1 : dtype == at::kHalf ? 2 : 0;
+}
+
 at::Tensor memory(int64_t bytes) {
   const auto options = at::TensorOptions().dtype(at::kByte).device(call_device());
   return empty({bytes}, options);
@@ -59,6 +65,7 @@ class Launcher {
     Form form{device_,        launch_.real_bytes_, geometry.threads, geometry.team,
               stage,          geometry.across,     geometry.shared,  geometry.narrow,
               geometry.depth, geometry.width,      geometry.groups};
+    if (launch_.narrow_) form.narrow = narrow_of_call();
     form.registers = launch_.shape_.registers;
     form.unroll = launch_.shape_.unroll;
     grid_.beside = geometry.beside;
@@ -266,12 +273,6 @@ int64_t carriers(int64_t rows, int64_t width, int64_t bytes) {
   return carriers(rows, width, bytes, call_device().is_cuda());
 }
 
-// 1 for bfloat16, 2 for float16, 0 where a call's tensors are of another dtype.
-static int narrow_of_call() {
-  const at::ScalarType dtype = call_dtype();
-  return dtype == at::kBFloat16 ? 1 : dtype == at::kHalf ? 2 : 0;
-}
-
 bool sweeps(size_t real_bytes, int64_t rows, int64_t columns, int64_t depth, int64_t width) {
   if (narrow_of_call() == 0 || real_bytes != sizeof(float)) return false;
   const at::Device device = call_device();
@@ -282,6 +283,8 @@ void widen(at::Tensor& to, const at::Tensor& from, size_t real_bytes) {
   to = from.to(real_bytes == sizeof(double) ? at::kDouble : at::kFloat);
 }
 
+void narrow(at::Tensor& to, const at::Tensor& from) { to = from.to(call_dtype()).contiguous(); }
+
 struct Launch::Held {
   std::vector<at::Tensor> tensors;
 };
@@ -289,12 +292,23 @@ struct Launch::Held {
 Launch::~Launch() { delete held_; }
 
 void Launch::operand_of(const at::Tensor& tensor) {
+  narrow_ = true;
   at::Tensor narrow = tensor.to(call_dtype()).contiguous();
   // Copies to shared memory take 16 bytes at a time.
   if (reinterpret_cast<uintptr_t>(narrow.const_data_ptr()) % kWide != 0) narrow = narrow.clone();
   if (held_ == nullptr) held_ = new Held;
   pointer(narrow.const_data_ptr());
   held_->tensors.push_back(std::move(narrow));
+}
+
+void Launch::halves_of(const at::Tensor& tensor) {
+  narrow_ = true;
+  const bool is_narrow = tensor.scalar_type() == call_dtype();
+  at::Tensor found = is_narrow ? tensor : tensor.to(at::kFloat);
+  const auto address = reinterpret_cast<uintptr_t>(found.const_data_ptr());
+  add(is_narrow ? address : 0, is_narrow ? 0 : address, 2);
+  if (held_ == nullptr) held_ = new Held;
+  held_->tensors.push_back(std::move(found));
 }
 
 void Launch::result_of(at::Tensor& tensor, const int64_t* sizes, size_t rank) {
@@ -319,7 +333,7 @@ void Launch::pairs(int64_t outer, int64_t rows, int64_t depth, int64_t width, in
 
 void Launch::pass(const Geometry& of_call, int64_t count) {
   Geometry geometry = of_call;
-  geometry.narrow = narrow_of_call();
+  narrow_ = true;
   shape_.registers = geometry.registers;
   Launcher launcher(*this);
   launcher.grid_.count = count;

@@ -143,6 +143,8 @@ inline uint32_t narrowed(float low, float high) {
   return shim::as_narrow(low) | uint32_t(shim::as_narrow(high)) << 16;
 }
 
+inline float widened(Narrow number) { return shim::as_float(number); }
+
 inline float power_of_two(float x) { return std::exp2(x); }
 
 inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
