@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from loma.core import builder as b, sizes
 from loma.core.axes import ranged
-from loma.core.bounds import ONE, exists
+from loma.core.bounds import ONE, exists, is_never_negative
 from loma.core.distinct import told_apart
 from loma.core.effects import counters, written
 from loma.core.ir import (
@@ -272,7 +272,7 @@ class _Loops:
                 accesses.setdefault(access.place.tensor.name, []).append(access)
         for name, found in accesses.items():
             if name not in private and any(access.writes for access in found):
-                _check_apart(loop, found, local)
+                _check_apart(loop, found, local, self._sizes.__contains__)
 
     def _needs_some(self, stmt: Stmt, around: tuple[Axis, ...], loop: For) -> bool:
         """Whether a statement may fail where the loop never runs, or a range that the counter tells
@@ -308,23 +308,42 @@ class _Loops:
                 return False
 
 
-def _check_apart(loop: For, found: list[_Access], local: set[str]) -> None:
+def _check_apart(loop: For, found: list[_Access], local: set[str], is_size: sizes.IsSize) -> None:
     """_Refused where an iteration may look at an element that another one writes."""
-    if all(access.adds for access in found):
-        return
     axis = Axis(loop.counter, loop.extent)
     inner = {name for access in found for name in access.inner} | (local - {loop.counter})
 
-    def tells(subscripts: tuple[Expr, ...], axes: tuple[Axis, ...]) -> bool:
-        return loop.counter in told_apart(subscripts, axes)
+    def apart(one: _Access, other: _Access) -> bool:
+        places = one.place.subscripts, other.place.subscripts
+        for first, second in zip(*places, strict=True):
+            same = sizes.equal(first, second) is True and sizes.keeps_value(first, inner)
+            if same and loop.counter in told_apart((first,), (axis,)):
+                return True
+        if one is other:
+            return loop.counter in told_apart(places[0], (axis, *one.axes))
+        return _is_behind(one, other, axis, is_size) or _is_behind(other, one, axis, is_size)
 
-    places = [access.place.subscripts for access in found]
-    for dim, subscript in enumerate(places[0]):
-        same = all(sizes.equal(place[dim], subscript) is True for place in places)
-        if same and sizes.keeps_value(subscript, inner) and tells((subscript,), (axis,)):
-            return
-    if not (len(found) == 1 and tells(places[0], (axis, *found[0].axes))):
-        raise _Refused
+    for k, one in enumerate(found):
+        for other in found[k:]:
+            harmless = (one.adds and other.adds) or not (one.writes or other.writes)
+            if not harmless and not apart(one, other):
+                raise _Refused
+
+
+def _is_behind(one: _Access, other: _Access, axis: Axis, is_size: sizes.IsSize) -> bool:
+    """Whether one place lies behind the other one in some dimension, in whichever iterations."""
+    own = (axis, *other.axes)
+    names: dict[str, Expr] = {a.name: Var(f"${a.name}", INT) for a in own}  # no program's names
+    extents = {a.name: a.extent for a in (axis, *one.axes)}
+    extents |= {f"${a.name}": substitute(a.extent, names) for a in own}
+    for last, first in zip(one.place.subscripts, other.place.subscripts, strict=True):
+        room = sizes.arith("-", sizes.arith("-", last, substitute(first, names)), ONE)
+        free = free_variables(last) | free_variables(first)
+        inside = {a.name for a in (*own, *one.axes)}
+        fixed = free - inside <= {n for n in free if is_size(n)}
+        if fixed and is_never_negative(room, extents, is_size):
+            return True
+    return False
 
 
 def _is_scalar(expr: Expr) -> bool:
