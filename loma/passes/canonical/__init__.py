@@ -32,6 +32,7 @@ from loma.passes.canonical.recurrences.rounds import rounds as rounds
 from loma.passes.canonical.scalar_calls import scalar_calls as scalar_calls
 from loma.passes.canonical.recurrences.scans import scans as scans
 from loma.passes.canonical.recurrences.windows import windows as windows
+from loma.passes.canonical.dimensions.pieces import pieces as pieces
 from loma.passes.canonical.dimensions.quotients import quotients as quotients
 from loma.passes.canonical.dimensions.shapes import shapes as shapes
 from loma.passes.canonical.recurrences.stored import stored as stored
@@ -73,7 +74,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "conditions" in wanted:
         module = conditions(module)
     if "shapes" in wanted:
-        module = layouts(units(shapes(channels(module))))
+        module = layouts(units(shapes(channels(pieces(module)))))
     if "temporaries" in wanted:
         module = temporaries(module, every=every)
         # Loops stay that a temporary would make too large, which may be gone now.

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Set as AbstractSet
 from itertools import combinations
 
 from loma.core import builder as b, sizes
-from loma.core.axes import runs_over
+from loma.core.axes import runs_over, standalone
 from loma.core.bounds import exists, is_never_negative, stays_inside
 from loma.core.distinct import never_meet, told_apart
 from loma.core.effects import written
@@ -202,7 +202,10 @@ class _Temporaries:
                 value = _joined(self._expr(value, found, inner))
                 if not free_variables(value) >= {a.name for a in axes} - places:
                     raise _Kept  # the same for all values of an index: it is as often in the sum
-                return replace(stmt, value=value)
+                new = replace(stmt, value=value)
+                if _says_ranges(stmt) and not _says_ranges(new):
+                    raise _Kept  # the tensor's dimension is what an index runs over
+                return new
             case Assign(Var(), _, value) | Declare(Var(), value) if (
                 value is not None and not found.sums
             ):
@@ -346,6 +349,18 @@ class _Temporaries:
                 )
             )
         )
+
+
+def _says_ranges(stmt: IndexAssign) -> bool:
+    """Whether each index stands alone somewhere, in a dimension that it runs over."""
+    extents = {axis.name: axis.extent for axis in stmt.axes}
+    found = {
+        name
+        for part in (stmt.target, stmt.value)
+        for name, size, _ in standalone(part)
+        if name in extents and sizes.equal(size, extents[name]) is True
+    }
+    return found == extents.keys()
 
 
 def _joined(value: Expr) -> Expr:

@@ -1,0 +1,297 @@
+"""Statements about tensors in pieces are a statement for each piece.
+
+    r = cat([p, q], 1);  y[n, d] = r[n, d] * s[d]       # p has D columns, q has E
+
+is ``y[n, d + 0] = p[n, d] * s[d + 0]`` for d in D and ``y[n, D + d] = q[n, d] * s[D + d]`` for d in
+E: nothing is joined, and what p and q are made of may stand in their place. So is a choice between
+two ranges of an index, ``y[n, d] = a[n, d] if d < D else b[n, d - D]``: the loops of pieces have no
+condition and read nothing that may lie outside. Where a number says where pieces meet, as at the
+first element, and where no tensor has the dimension of a piece, one statement stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loma.core import builder as b, sizes
+from loma.core.axes import index_statement
+from loma.core.bounds import facts, is_never_negative
+from loma.core.effects import written
+from loma.core.ir import (
+    FLOAT, INT, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Op,
+    Return, Select, Stmt, TensorType, Var, replace,
+)  # fmt: skip
+from loma.core.names import Names, names_of
+from loma.core.sizes import IsSize, arith
+from loma.core.walk import (
+    free_variables, map_blocks, map_children, map_tensor_functions, mentioned_names, reduced_axes,
+    walk,
+)  # fmt: skip
+from loma.passes.canonical.views import element, is_inside
+
+Block = tuple[Stmt, ...]
+ZERO, ONE = IntConst(0), IntConst(1)
+
+
+def pieces(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    return map_tensor_functions(module, lambda function: _Pieces(function).run())
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """A tensor that is made of others along a dimension, each of which begins at a place there."""
+
+    along: int
+    parts: tuple[Expr, ...]
+    begins: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Where the range of an index begins anew."""
+
+    index: str
+    begins: tuple[Expr, ...]
+
+
+class _Pieces:
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._names = Names(names_of(function))
+        self._is_size: IsSize = frozenset(sizes.size_variables(function)).__contains__
+        self._joined: dict[str, _Joined] = {}
+        self._views: dict[Expr, Declare] = {}  # parts that have names
+        self._named = False
+
+    def run(self) -> Function:
+        body = tuple(new for k in range(len(self._function.body)) for new in self._at(k))
+        body = tuple(new for stmt in body for new in self._statement(stmt))
+        out: list[Stmt] = []
+        for position, stmt in enumerate(body):
+            name = stmt.target.name if isinstance(stmt, Declare) else ""
+            if name in self._joined:
+                parts = self._joined[name].parts
+                out += (self._views.pop(part) for part in parts if part in self._views)
+                if name not in mentioned_names(body[position + 1 :]):
+                    continue
+            out.append(stmt)
+        return replace(self._function, body=tuple(out))
+
+    def _at(self, position: int) -> list[Stmt]:
+        """A statement of the function's own block; tensors that are joined from what it computes,
+        as statements that copy."""
+        body = self._function.body
+        stmt, after = body[position], body[position + 1 :]
+        match stmt:
+            case Declare(Var(name) as target, Op("cat") as value):
+                found = self._join(value)
+                if found is None or written(after) & mentioned_names((stmt,)):
+                    return [stmt]
+                self._joined[name] = found
+                using = [s for s in after if name in mentioned_names((s,))]
+                returned = all(isinstance(s, Return) for s in using)
+                if returned and self._is_computed(found, body[:position], after):
+                    made = Var(self._names.fresh(name), target.type)
+                    self._joined[made.name] = found
+                    return [Declare(made, value, stmt.span), *self._copy(target, made)]
+                return [stmt]
+            case Return(values):
+                out: list[Stmt] = []
+                kept: list[Expr] = []
+                for value in values:
+                    match value:
+                        case Op("cat") if (
+                            found := self._join(value)
+                        ) is not None and self._is_computed(found, body[:position], ()):
+                            target, made = (
+                                Var(self._names.fresh(wish), value.type)
+                                for wish in ("_result", "_t")
+                            )
+                            self._joined[made.name] = found
+                            out += [Declare(made, value, stmt.span), *self._copy(target, made)]
+                            kept.append(target)
+                        case _:
+                            kept.append(value)
+                return [*out, replace(stmt, values=tuple(kept))]
+            case _:
+                return [stmt]
+
+    def _join(self, value: Op) -> _Joined | None:
+        """None where the pieces are not known, or have no elements to read."""
+        if value.name != "cat":
+            return None
+        dim = dict(value.attrs)["dim"]
+        number = None if isinstance(dim, tuple) else sizes.constant(dim)
+        type_ = value.type
+        if number is None or not isinstance(type_, TensorType) or type_.dims is None:
+            return None
+        if type_.element != "float":
+            return None
+        along = number % len(type_.dims)
+        begin: Expr = ZERO
+        begins: list[Expr] = []
+        for part in value.args:
+            own = sizes.dims_of(part) if isinstance(part.type, TensorType) else ()
+            if len(own) != len(type_.dims) or not is_inside(part, self._is_size):
+                return None
+            begins.append(begin)
+            begin = arith("+", begin, own[along])
+        return _Joined(along, value.args, tuple(begins))
+
+    def _is_computed(self, joined: _Joined, before: Block, after: Block) -> bool:
+        """Whether a part is a local tensor that nothing else reads."""
+        for part in joined.parts:
+            if not isinstance(part, Var) or part.name in mentioned_names(after):
+                continue
+            using = [s for s in before if part.name in mentioned_names((s,))]
+            using = [s for s in using if not (isinstance(s, Declare) and s.value is None)]
+            if using and all(
+                isinstance(s, IndexAssign) and part.name in written((s,)) for s in using
+            ):
+                return True
+        return False
+
+    def _copy(self, target: Var, source: Var) -> list[Stmt]:
+        dims = sizes.dims_of(target)
+        axes = tuple(Axis(self._names.fresh(f"_i{k}"), dim) for k, dim in enumerate(dims))
+        places = tuple(ZERO if a.extent == ONE else Var(a.name, INT) for a in axes)
+        moving = tuple(axis for axis in axes if axis.extent != ONE)
+        here, there = Index(target, places, FLOAT), Index(source, places, FLOAT)
+        return [Declare(target, None), IndexAssign(here, "=", there, moving)]
+
+    # ------------------------------------------------------------------------------ statements
+
+    def _statement(self, stmt: Stmt) -> Block:
+        if not isinstance(stmt, IndexAssign):
+            return (map_blocks(stmt, self._block),)
+        cut = self._cut(stmt)
+        made = None if cut is None else self._made(stmt, cut)
+        return (stmt,) if made is None else tuple(n for s in made for n in self._statement(s))
+
+    def _block(self, body: Block) -> Block:
+        return tuple(new for stmt in body for new in self._statement(stmt))
+
+    def _cut(self, stmt: IndexAssign) -> _Cut | None:
+        """The first index whose range consists of pieces."""
+        axes = {axis.name: axis for axis in stmt.axes}
+        target = stmt.target
+        if not isinstance(target, Index) or target.tensor.name in free_variables(stmt.value):
+            return None
+        own = [s.name for s in target.subscripts if isinstance(s, Var)]
+        used = [n for s in target.subscripts for n in free_variables(s)]
+        inner = {axis.name for axis in reduced_axes(stmt.value)}
+        for node in walk(stmt.value):
+            match node:
+                case Index(Var(name), places) if name in self._joined:
+                    place = places[self._joined[name].along]
+                    begins = self._joined[name].begins
+                case Select(cond, then, other) if not any(
+                    b.is_const(value, 0) for value in (then, other)
+                ):
+                    found = _edge(cond, stmt.axes)
+                    if found is None:
+                        continue
+                    place, begins = Var(found[0], INT), (ZERO, found[1])
+                case _:
+                    continue
+            if not isinstance(place, Var) or place.name not in axes or place.name in inner:
+                continue
+            if used.count(place.name) != 1 or place.name not in own:
+                continue
+            if self._are_pieces(begins, axes[place.name].extent):
+                return _Cut(place.name, begins)
+        return None
+
+    def _are_pieces(self, begins: tuple[Expr, ...], extent: Expr) -> bool:
+        """Whether pieces begin there in any case, and sizes alone say how long they are."""
+        ends = (*begins[1:], extent)
+        lengths = [arith("-", end, begin) for begin, end in zip(begins, ends, strict=True)]
+        return len(begins) > 1 and all(
+            sizes.constant(length) is None
+            and all(map(self._is_size, free_variables(length)))
+            and is_never_negative(length, {}, self._is_size)
+            for length in lengths
+        )
+
+    def _made(self, stmt: IndexAssign, cut: _Cut) -> list[IndexAssign] | None:
+        """A statement for each piece; None where one of them has no dimension to run over."""
+        return self._in_pieces(stmt, cut, False) or self._in_pieces(stmt, cut, True)
+
+    def _in_pieces(self, stmt: IndexAssign, cut: _Cut, views: bool) -> list[IndexAssign] | None:
+        """With ``views`` parts of tensors that are joined have names, and so dimensions."""
+        axis = next(a for a in stmt.axes if a.name == cut.index)
+        self._named = views
+        out: list[IndexAssign] = []
+        for number, begin in enumerate(cut.begins):
+            end = cut.begins[number + 1] if number + 1 < len(cut.begins) else axis.extent
+            piece = Axis(axis.name, arith("-", end, begin))
+            target, value = (
+                self._moved(expr, cut, number, begin) for expr in (stmt.target, stmt.value)
+            )
+            assert isinstance(target, Index)
+            axes = tuple(piece if a is axis else a for a in stmt.axes)
+            new = index_statement(target, stmt.op, value, axes, {axis.name}, self._is_size)
+            if not isinstance(new, IndexAssign):
+                return None
+            out.append(replace(new, span=stmt.span, distinct=stmt.distinct))
+        return out
+
+    def _moved(self, expr: Expr, cut: _Cut, number: int, begin: Expr) -> Expr:
+        """An expression in the piece of that number."""
+        here = Var(cut.index, INT)
+        match expr:
+            case Index(Var(name), places) if name in self._joined and (
+                _same(self._joined[name].begins, cut.begins)
+                and places[self._joined[name].along] == here
+            ):
+                joined = self._joined[name]
+                places = tuple(
+                    p if k == joined.along else self._moved(p, cut, number, begin)
+                    for k, p in enumerate(places)
+                )
+                part = joined.parts[number]
+                if self._named and not isinstance(part, Var):
+                    view = Var(self._names.fresh("_part"), part.type)
+                    part = self._views.setdefault(part, Declare(view, part, expr.span)).target
+                read = element(part, places)
+                assert read is not None
+                return replace(read, span=expr.span)
+            case Index(base, places):
+                moved = (self._moved(place, cut, number, begin) for place in places)
+                return replace(expr, base=base, subscripts=tuple(map(sizes.simplify, moved)))
+            case Select(cond, then, other):
+                found = _edge(cond, (Axis(cut.index, ZERO),))
+                if found is not None and _same((ZERO, found[1]), cut.begins):
+                    holds = found[2] == (number == 0)
+                    return self._moved(then if holds else other, cut, number, begin)
+            case Var(name) if name == cut.index:
+                return here if begin == ZERO else Binary("+", begin, here, INT)
+            case _:
+                pass
+        return map_children(expr, lambda child: self._moved(child, cut, number, begin))
+
+
+def _same(one: tuple[Expr, ...], other: tuple[Expr, ...]) -> bool:
+    return len(one) == len(other) and all(
+        sizes.equal(a, c) is True for a, c in zip(one, other, strict=True)
+    )
+
+
+def _edge(cond: Expr, axes: tuple[Axis, ...]) -> tuple[str, Expr, bool] | None:
+    """The index that a condition compares with a bound, the bound, and whether the condition holds
+    below that, not from there on."""
+    if not isinstance(cond, Binary) or cond.op not in ("<", "<=", ">", ">="):
+        return None
+    ends = facts(cond)
+    form = sizes.affine(ends[0], axes) if len(ends) == 1 else None
+    if form is None or len(form[0]) != 1:
+        return None
+    ((name, slope),) = form[0].items()
+    match sizes.constant(slope):
+        case -1:  # rest - index >= 0
+            return name, arith("+", form[1], ONE), True
+        case 1:
+            return name, arith("-", ZERO, form[1]), False
+        case _:
+            return None
