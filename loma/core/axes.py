@@ -52,6 +52,19 @@ def runs_over(subscript: Expr, dim: Expr, axes: Mapping[str, Axis]) -> bool:
     return axis is not None and sizes.equal(axis.extent, dim) is True
 
 
+def unsaid(stmt: IndexAssign) -> tuple[Axis, ...]:
+    """The axes that stand alone nowhere in a dimension which they run over: the language writes
+    loops over those."""
+    extents = {axis.name: axis.extent for axis in stmt.axes}
+    said = {
+        name
+        for part in (stmt.target, stmt.value)
+        for name, size, _ in standalone(part)
+        if name in extents and sizes.equal(size, extents[name]) is not False
+    }
+    return tuple(axis for axis in stmt.axes if axis.name not in said)
+
+
 def _order(expr: Expr, names: set[str]) -> list[str]:
     """Those of ``names`` that occur in the expression, in order of first appearance."""
     every = (node.name for node in _in_text_order(expr) if isinstance(node, Var))
@@ -107,9 +120,9 @@ def ranged(
     whole -= set().union(*depends.values())
     shifted = {n: extents[n] for n in loose & whole}
     if shifted:
-        moved = _shifted(target, shifted)
+        moved = shifted_places(target, shifted)
         assert isinstance(moved, Index | Var)
-        target, value = moved, _shifted(value, shifted)
+        target, value = moved, shifted_places(value, shifted)
     kept = tuple(Axis(n, natural[n]) for n in names if n in whole and n not in inner)
     outer = [n for n in names if n not in whole and n not in inner]
     outer.sort(key=lambda n: _depth(n, depends))
@@ -123,18 +136,18 @@ def _depth(name: str, depends: Mapping[str, Collection[str]]) -> int:
     return max((1 + _depth(other, depends) for other in depends.get(name, ())), default=0)
 
 
-def _shifted(expr: Expr, extents: Mapping[str, Expr]) -> Expr:
+def shifted_places(expr: Expr, extents: Mapping[str, Expr]) -> Expr:
     """With ``i + 0`` for each index that stands alone in a dimension of another size."""
     if isinstance(expr, Index) and isinstance(expr.base.type, TensorType):
         dims = expr.base.type.dims or ()
         subscripts = tuple(
             Binary("+", s, IntConst(0), INT, s.span)
             if isinstance(s, Var) and s.name in extents and not sizes.equal(dim, extents[s.name])
-            else _shifted(s, extents)
+            else shifted_places(s, extents)
             for s, dim in zip(expr.subscripts, dims, strict=True)
         )
         return replace(expr, subscripts=subscripts)
-    return map_children(expr, lambda child: _shifted(child, extents))
+    return map_children(expr, lambda child: shifted_places(child, extents))
 
 
 def index_statement(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import assert_never
 
+from loma.core.axes import unsaid
 from loma.core.differentials import primal_name
 from loma.core.ir import (
     ArrayType, Assign, AtomicAdd, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr,
@@ -215,6 +216,12 @@ def _stmt(stmt: Stmt, pad: str) -> list[str]:
             return [f"{pad}{target.name} : {print_type(target.type)}"]
         case Declare(target, value) if value is not None:
             return _assignment(f"{pad}{target.name} : {print_type(target.type)} =", value, pad)
+        case IndexAssign() if loops := unsaid(stmt):
+            rest = tuple(axis for axis in stmt.axes if axis not in loops)
+            inner: Stmt = replace(stmt, axes=rest)
+            for axis in reversed(loops):
+                inner = For(axis.name, axis.extent, (inner,))
+            return _stmt(inner, pad)
         case Assign(target, op, value) | IndexAssign(target, op, value):
             return _assignment(f"{pad}{print_expr(target)} {op}", value, pad)
         case Unpack(targets, call):

@@ -85,6 +85,7 @@ def test_an_index_that_is_left_alone_fills_no_dimension() -> None:
     )
     assert left(text) == [
         "for t in range(min(2, 1)):",
+        "for j in range(C):",
         "y[i, j + 0] = x[i, j + 0] * 1.0",
         "for t in range(1):",
         "y[i, C * t + C + j] = x[i, C * t + C + j] * w[j]",

@@ -65,7 +65,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "operators" in wanted:
         module = operators(joins(module), every)
     if "loops" in wanted:
-        module = states(loops(extremes(increments(whole_ranges(module)))))
+        module = states(loops(extremes(increments(whole_ranges(module))), every))
     if "divisions" in wanted:
         module = quotients(module)
     module = zeroing(first_write(module))
@@ -78,7 +78,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "temporaries" in wanted:
         module = temporaries(module, every=every)
         # Loops stay that a temporary would make too large, which may be gone now.
-        if "loops" in wanted and (without := loops(module)) != module:
+        if "loops" in wanted and (without := loops(module, every)) != module:
             module = temporaries(without, every=every)
         if "conditions" in wanted:  # on masks that were tensors
             module = conditions(module)

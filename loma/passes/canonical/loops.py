@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from loma.core import builder as b, sizes
-from loma.core.axes import ranged
+from loma.core.axes import ranged, shifted_places
 from loma.core.bounds import ONE, exists, is_never_negative
 from loma.core.distinct import told_apart
 from loma.core.effects import counters, written
@@ -27,7 +27,7 @@ from loma.core.sizes import size_variables
 from loma.core.walk import (
     blocks, exchanged, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
     needed_places, nodes, own_names, reads_of_type, statements,
-    subscript_variables, substitute, walk,
+    subscript_variables, substitute, variables, walk,
 )  # fmt: skip
 from loma.passes.liveness import set_first
 from loma.passes.canonical.branches import Exists, without_branches
@@ -36,14 +36,15 @@ from loma.passes.canonical.recurrences.decided import tells_one_round
 from loma.passes.canonical.views import element
 
 
-def loops(module: Module) -> Module:
-    """The pass on every tensor function of a module."""
-    return map_tensor_functions(module, without_loops)
+def loops(module: Module, every: bool = False) -> Module:
+    """The pass on every tensor function of a module; ``every``: also on statements that the
+    language has no text for without the loop, as no index stands alone that says the range."""
+    return map_tensor_functions(module, lambda f: without_loops(f, every))
 
 
-def without_loops(function: Function) -> Function:
+def without_loops(function: Function, every: bool = False) -> Function:
     """The pass on a function."""
-    return _Loops(function).run()
+    return _Loops(function, every).run()
 
 
 class _Refused(Exception):
@@ -64,8 +65,8 @@ class _Access:
 
 
 class _Loops:
-    def __init__(self, function: Function) -> None:
-        self._function = function
+    def __init__(self, function: Function, every: bool) -> None:
+        self._function, self._every = function, every
         self._names = Names(names_of(function))
         self._sizes = frozenset(size_variables(function))
         self._written = written(function.body)
@@ -157,7 +158,11 @@ class _Loops:
         taken = {name for stmt in statements(loop.body) for name in axes_of(stmt)}
         name = self._names.fresh(loop.counter) if loop.counter in taken else loop.counter
         wider = self._widened(loop, private)
-        rows = _Rows(Axis(name, loop.extent), loop.counter, wider, self._sizes, self._names)
+        axis = Axis(name, loop.extent)
+        # Of loops in each other, as over triangles, other passes know more.
+        nested = bool(self._around) or any(isinstance(s, For) for s in statements(loop.body))
+        every = self._every and not nested and free_variables(loop.extent) <= self._sizes
+        rows = _Rows(axis, loop.counter, wider, self._sizes, self._names, every)
         body = tuple(map(rows.statement, loop.body))
         self._declared |= wider
         return body
@@ -407,6 +412,7 @@ class _Rows:
     private: dict[str, Var]
     sizes: frozenset[str]
     names: Names
+    every: bool
 
     def statement(self, stmt: Stmt) -> Stmt:
         match stmt:
@@ -459,7 +465,9 @@ class _Rows:
         if {axis.name for axis in around} == {self.axis.name}:
             # Without a place where it stands alone, only a sum says how far an index runs.
             if self.axis.name in free_variables(target):
-                raise _Refused
+                if not self.every or not isinstance(target, Index):
+                    raise _Refused
+                return self._with_range(stmt, target, made)
             summed: tuple[Axis, ...] = (self.axis,)
             if isinstance(value, Reduce) and value.kind == "sum":
                 ranges = (free_variables(axis.extent) for axis in value.axes)
@@ -471,6 +479,22 @@ class _Rows:
             raise _Refused
         distinct = stmt.distinct if isinstance(stmt, IndexAssign) else False
         return replace(made, span=stmt.span, distinct=distinct)
+
+    def _with_range(
+        self, stmt: Assign | IndexAssign, target: Index, made: IndexAssign
+    ) -> IndexAssign:
+        """The statement for all iterations, whose axis it names itself."""
+        if any(self.axis.name in free_variables(axis.extent) for axis in made.axes):
+            raise _Refused
+        first = list(dict.fromkeys(v for s in target.subscripts for v in variables(s)))
+        own = [axis for axis in (self.axis, *made.axes) if axis.name in first]
+        own.sort(key=lambda axis: first.index(axis.name))
+        rest = (axis for axis in made.axes if axis.name not in first)
+        distinct = stmt.distinct if isinstance(stmt, IndexAssign) else False
+        ranges = {self.axis.name: self.axis.extent}
+        places, value = shifted_places(target, ranges), shifted_places(made.value, ranges)
+        assert isinstance(places, Index)
+        return IndexAssign(places, made.op, value, (*own, *rest), stmt.span, distinct)
 
     def _expr(self, expr: Expr) -> Expr:
         """With the elements of private variables that belong to the iteration."""

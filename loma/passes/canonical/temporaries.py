@@ -21,7 +21,7 @@ from collections.abc import Mapping, Set as AbstractSet
 from itertools import combinations
 
 from loma.core import builder as b, sizes
-from loma.core.axes import runs_over, standalone
+from loma.core.axes import runs_over, unsaid
 from loma.core.bounds import exists, is_never_negative, stays_inside
 from loma.core.distinct import never_meet, told_apart
 from loma.core.effects import written
@@ -203,7 +203,7 @@ class _Temporaries:
                 if not free_variables(value) >= {a.name for a in axes} - places:
                     raise _Kept  # the same for all values of an index: it is as often in the sum
                 new = replace(stmt, value=value)
-                if _says_ranges(stmt) and not _says_ranges(new):
+                if not self._every and len(unsaid(new)) > len(unsaid(stmt)):
                     raise _Kept  # the tensor's dimension is what an index runs over
                 return new
             case Assign(Var(), _, value) | Declare(Var(), value) if (
@@ -349,18 +349,6 @@ class _Temporaries:
                 )
             )
         )
-
-
-def _says_ranges(stmt: IndexAssign) -> bool:
-    """Whether each index stands alone somewhere, in a dimension that it runs over."""
-    extents = {axis.name: axis.extent for axis in stmt.axes}
-    found = {
-        name
-        for part in (stmt.target, stmt.value)
-        for name, size, _ in standalone(part)
-        if name in extents and sizes.equal(size, extents[name]) is True
-    }
-    return found == extents.keys()
 
 
 def _joined(value: Expr) -> Expr:

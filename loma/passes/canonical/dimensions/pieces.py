@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loma.arithmetic.integers import COMPARISONS
 from loma.core import builder as b, sizes
 from loma.core.axes import index_statement
 from loma.core.bounds import facts, is_never_negative
@@ -25,9 +26,9 @@ from loma.core.names import Names, names_of
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import (
     free_variables, map_blocks, map_children, map_tensor_functions, mentioned_names, reduced_axes,
-    walk,
+    statements, walk,
 )  # fmt: skip
-from loma.passes.canonical.views import element, is_inside
+from loma.passes.canonical.views import element, is_inside, is_view
 
 Block = tuple[Stmt, ...]
 ZERO, ONE = IntConst(0), IntConst(1)
@@ -63,6 +64,8 @@ class _Pieces:
         self._joined: dict[str, _Joined] = {}
         self._views: dict[Expr, Declare] = {}  # parts that have names
         self._named = False
+        # What sums and other operators make: parts that are convolutions, say, may be one.
+        self._sums = {name for s in statements(function.body) if _adds(s) for name in written((s,))}
 
     def run(self) -> Function:
         body = tuple(new for k in range(len(self._function.body)) for new in self._at(k))
@@ -93,33 +96,30 @@ class _Pieces:
                 returned = all(isinstance(s, Return) for s in using)
                 if returned and self._is_computed(found, body[:position], after):
                     made = Var(self._names.fresh(name), target.type)
-                    self._joined[made.name] = found
+                    self._joined[made.name] = self._joined.pop(name)
                     return [Declare(made, value, stmt.span), *self._copy(target, made)]
                 return [stmt]
             case Return(values):
                 out: list[Stmt] = []
                 kept: list[Expr] = []
-                for value in values:
-                    match value:
-                        case Op("cat") if (
-                            found := self._join(value)
-                        ) is not None and self._is_computed(found, body[:position], ()):
-                            target, made = (
-                                Var(self._names.fresh(wish), value.type)
-                                for wish in ("_result", "_t")
-                            )
-                            self._joined[made.name] = found
-                            out += [Declare(made, value, stmt.span), *self._copy(target, made)]
-                            kept.append(target)
-                        case _:
-                            kept.append(value)
+                for returned_value in values:
+                    joined = self._join(returned_value)
+                    if joined is None or not self._is_computed(joined, body[:position], ()):
+                        kept.append(returned_value)
+                        continue
+                    wishes = "_result", "_t"
+                    names = (self._names.fresh(wish) for wish in wishes)
+                    to, made = (Var(own, returned_value.type) for own in names)
+                    self._joined[made.name] = joined
+                    out += [Declare(made, returned_value, stmt.span), *self._copy(to, made)]
+                    kept.append(to)
                 return [*out, replace(stmt, values=tuple(kept))]
             case _:
                 return [stmt]
 
-    def _join(self, value: Op) -> _Joined | None:
+    def _join(self, value: Expr) -> _Joined | None:
         """None where the pieces are not known, or have no elements to read."""
-        if value.name != "cat":
+        if not isinstance(value, Op) or value.name != "cat":
             return None
         dim = dict(value.attrs)["dim"]
         number = None if isinstance(dim, tuple) else sizes.constant(dim)
@@ -134,6 +134,8 @@ class _Pieces:
         for part in value.args:
             own = sizes.dims_of(part) if isinstance(part.type, TensorType) else ()
             if len(own) != len(type_.dims) or not is_inside(part, self._is_size):
+                return None
+            if isinstance(part, Var) and part.name in self._sums:
                 return None
             begins.append(begin)
             begin = arith("+", begin, own[along])
@@ -272,6 +274,18 @@ class _Pieces:
         return map_children(expr, lambda child: self._moved(child, cut, number, begin))
 
 
+def _adds(stmt: Stmt) -> bool:
+    """Whether a statement makes more of a tensor than a value for each element."""
+    match stmt:
+        case IndexAssign(Index() as target, _, value, axes):
+            own = free_variables(target)
+            return any(reduced_axes(value)) or any(axis.name not in own for axis in axes)
+        case Declare(_, value):
+            return isinstance(value, Op) and not is_view(value)
+        case _:
+            return True
+
+
 def _same(one: tuple[Expr, ...], other: tuple[Expr, ...]) -> bool:
     return len(one) == len(other) and all(
         sizes.equal(a, c) is True for a, c in zip(one, other, strict=True)
@@ -281,7 +295,7 @@ def _same(one: tuple[Expr, ...], other: tuple[Expr, ...]) -> bool:
 def _edge(cond: Expr, axes: tuple[Axis, ...]) -> tuple[str, Expr, bool] | None:
     """The index that a condition compares with a bound, the bound, and whether the condition holds
     below that, not from there on."""
-    if not isinstance(cond, Binary) or cond.op not in ("<", "<=", ">", ">="):
+    if not isinstance(cond, Binary) or cond.op not in COMPARISONS:
         return None
     ends = facts(cond)
     form = sizes.affine(ends[0], axes) if len(ends) == 1 else None
