@@ -333,6 +333,25 @@ def test_values_and_derivatives(case: tuple[object, ...]) -> None:
     compare(point, Changed(text, verified(passes.optimise)))
 
 
+@pytest.mark.parametrize(
+    ("value", "goes"),
+    [
+        ("c[i, d] * c[i, d] for d in D", True),
+        ("2.0 * (c[i, d] * c[i, d]) + b[i, d] for d in D", True),
+        ("c[i, d] * c[i, d] * c[i, d] for d in D", False),
+        ("c[i, d] * c[i, d] + c[i, d] for d in D", False),
+    ],
+)
+def test_what_is_read_for_its_square(value: str, goes: bool) -> None:
+    body = f"c : Tensor[N, D]\nc[i, d] = a[i, d] - b[i, d]\ny[i] = sum({value})"
+    text = program(SAME, "N", body)
+    assert any(line.startswith("c[") for line in left(text)) != goes
+    generator = torch.Generator().manual_seed(2)
+    args = tuple(torch.randn(3, 2, generator=generator, dtype=torch.float64) for _ in range(2))
+    text = with_derivative(text)
+    compare(Point(value, text, "f", args), Changed(text, verified(canonical.temporaries)))
+
+
 def test_ints_stay_ints() -> None:
     text = "def f(x : In[Tensor[N]]) -> Tensor[N]:\n    c : Tensor[N]\n    c[i] = i\n"
     text += "    y : Tensor[N]\n    y[i] = x[i] * (c[i] / 2)\n    return y\n"

@@ -10,6 +10,8 @@ in Q)``: the sum does without ``w``. Weights ``w[t, q] = e[t, q] / z[t]`` go int
 the sum is divided, unless there may be nothing to sum: 0 / 0 would not be 0. A mask, which is made
 of indices alone, goes into every read that is no operand of a product of matrices.
 
+What one statement reads for its square alone goes there, which has one adjoint for it.
+
 Behind derivatives, a value without sums goes into a statement that reads it several times, too, if
 it is the only one and reads one element in each iteration: ``r[i] = abs(a[i] - b[i])`` into
 ``s += r[i] * r[i] if r[i] < 1.0 else r[i]``, where C++'s compiler finds what stands there twice.
@@ -110,7 +112,8 @@ class _Temporaries:
             return None
         reads = sum(_count(name, stmt) for stmt in statements(alive))
         plain = found.copies or reads == 1 or (found.cheap and not found.sums)
-        plain = plain or (self._every and _reads_at_one_place(found, alive))
+        once = self._every or (found.light and _is_squared(found, alive))
+        plain = plain or (once and _reads_at_one_place(found, alive))
         plain = plain or _reads_apart(found.tensor, alive, around or {})
         again = _old(found.tensor).name in found.inputs
         used = reads or found.whole is not None
@@ -477,6 +480,23 @@ def _reads_at_one_place(found: Definition, body: tuple[Stmt, ...]) -> bool:
     length = len(nodes) + len(reads) * sum(1 for _ in walk(found.value))
     inside = any(isinstance(node, Reduce) for node in nodes)
     return not inside and len(set(reads)) == 1 and length <= LONGEST
+
+
+def _is_squared(found: Definition, body: tuple[Stmt, ...]) -> bool:
+    """Whether all that is read of a tensor is multiplied by itself, once."""
+    name = found.tensor.name
+    values = [s.value for s in statements(body) if isinstance(s, IndexAssign) and _count(name, s)]
+    squares = [
+        node
+        for value in values
+        for node in walk(value)
+        if isinstance(node, Binary)
+        and node.op == "*"
+        and node.left == node.right
+        and isinstance(node.left, Index)
+        and node.left.base == found.tensor
+    ]
+    return len(squares) == 1 and sum(_count(name, s) for s in statements(body)) == 2
 
 
 def _fits(tensor: Var, value: Expr) -> bool:
