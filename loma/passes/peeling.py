@@ -48,38 +48,37 @@ def peeled(function: Function) -> Function:
 def fill_together(first: Stmt, second: Stmt, name: str) -> bool:
     """Whether two loops, as they are made here, write every element of a tensor before they read
     it."""
-    for once, others in ((first, second), (second, first)):
-        match once, others:
-            case For(_, Builtin("min", (extent, _))), For(_, rest) if rest == arith(
-                "-", extent, ONE
-            ):
-                pass
-            case _:
-                continue
-        assert isinstance(once, For)
-        assert isinstance(others, For)
-        apart, stmt = (
-            [s for s in loop.body if name in mentioned_names((s,))] for loop in (once, others)
-        )
-        if len(apart) == len(stmt) == 1 and _fill(
-            apart[0], replace(others, extent=extent, body=tuple(stmt)), name
-        ):
-            return True
-    return False
-
-
-def _fill(apart: Stmt, others: For, name: str) -> bool:
-    """The same for the statement of the round that is apart, and that of the others in a loop over
-    all rounds."""
-    if not isinstance(apart, IndexAssign) or name in variables(apart.value) or apart.op != "=":
+    if not isinstance(first, For) or not isinstance(second, For):
         return False
-    here = Var(others.counter, INT)
-    for round_, before in ((ZERO, arith("-", here, ONE)), (arith("-", others.extent, ONE), here)):
-        loop = replace(others, body=_replaced(others.body, here.name, before))
-        same = _replaced(loop.body, here.name, round_)[0]
-        if isinstance(same, IndexAssign) and same.target == apart.target and filling(loop):
+    once, others = (first, second) if _is_once(first, second) else (second, first)
+    apart, rest = (
+        [s for s in loop.body if name in mentioned_names((s,))] for loop in (once, others)
+    )
+    if not _is_once(once, others) or not (len(apart) == len(rest) == 1):
+        return False
+    stmt = apart[0]
+    if not isinstance(stmt, IndexAssign) or name in variables(stmt.value) or stmt.op != "=":
+        return False
+    here, last = Var(others.counter, INT), others.extent
+    every = replace(others, extent=arith("+", last, ONE))
+    for place, other in ((ZERO, arith("-", here, ONE)), (last, here)):
+        # The others read what rounds before them wrote: the first one of all must not be behind.
+        if once is second and (place == ZERO) != others.backwards:
+            continue
+        whole = replace(every, body=_replaced(tuple(rest), here.name, other))
+        (same,) = _replaced(whole.body, here.name, place)
+        if isinstance(same, IndexAssign) and same.target == stmt.target and filling(whole):
             return True
     return False
+
+
+def _is_once(loop: For, others: For) -> bool:
+    """Whether a loop runs the one round that another one lacks."""
+    match loop.extent:
+        case Builtin("min", (extent, end)):
+            return end == ONE and others.extent == arith("-", extent, ONE)
+        case _:
+            return False
 
 
 def _replaced(body: tuple[Stmt, ...], counter: str, value: Expr) -> tuple[Stmt, ...]:

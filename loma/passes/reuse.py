@@ -227,7 +227,8 @@ class _Reuse:
         if not self._may_read or (self._whole and not whole):
             return expr
         negated = isinstance(expr, Unary) and expr.op == "-"
-        if _is_costly(expr) if not whole else not negated and _chooses(expr):
+        wanted = not negated and _chooses(expr) if whole else _is_costly(expr)
+        if wanted:
             for old in known:
                 if type(old.value) is not type(expr):
                     continue

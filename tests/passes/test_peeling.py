@@ -8,6 +8,7 @@ import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 from test_loops import program
 
+import loma
 from loma import passes, pipeline
 from loma.core.ir import Module
 from loma.core.printer import print_function
@@ -146,6 +147,20 @@ def test_what_both_loops_fill_is_not_set_to_zero(name: str) -> None:
     shown = pipeline.stage_text(program(X, "N, M", body), "schedule", "f")
     assert "range(min(M, 1))" in shown
     assert "zeros" not in shown
+
+
+def test_a_first_round_that_is_behind_the_others_finds_zeros() -> None:
+    """Others have read them by then."""
+    body = """
+for t in range(M - 1):
+    y[i, t + 1] = x[i, t + 1] + y[i, t]
+for t in range(min(M, 1)):
+    y[i, 0] = x[i, 0]
+"""
+    text = program(X, "N, M", body)
+    assert "zeros" in pipeline.stage_text(text, "schedule", "f")
+    x = torch.ones(2, 4, dtype=torch.float64)
+    assert loma.compile(text).f(x, 1)[0].tolist() == [1.0, 1.0, 2.0, 3.0]
 
 
 def test_what_only_one_of_them_fills_is_set_to_zero() -> None:
