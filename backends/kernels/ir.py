@@ -7,7 +7,7 @@ loop, and a backend lowers what stands inside as it lowers any statement.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -204,6 +204,16 @@ def as_statement(step: Step) -> Stmt:
             return step.stmt
         case _:
             return step
+
+
+def statements_of(body: Iterable[Stmt]) -> Iterator[Stmt]:
+    """Statements, and those of the steps that some of them stand for (:func:`as_statement`)."""
+    for stmt in body:
+        match stmt:
+            case If(IntConst(), source):
+                yield from statements_of(source)
+            case _:
+                yield stmt
 
 
 def kernels_of(steps: tuple[Step, ...]) -> Iterator[Kernel]:

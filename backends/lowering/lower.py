@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
 from loma import errors
 from loma.backends.kernels.beside import reads_beside
 from loma.backends.kernels.ir import (
-    Carrying, Chain, Kernel, Nested, Step, Panels, Sweep, as_statement, panels_of, temporaries,
+    Carrying, Chain, Kernel, Nested, Step, Panels, Sweep, as_statement, panels_of,
+    statements_of, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.pairs import Pairs
@@ -547,7 +548,7 @@ def _operands(sweep: Sweep) -> tuple[Var, ...]:
 def _guarded(function: Function) -> dict[str, Var]:
     """The results of a backward function that nothing mentions but where they are wanted, and the
     parameters that say so."""
-    body, last = list(_inside_steps(function.body[:-1])), function.body[-1]
+    body, last = list(statements_of(function.body[:-1])), function.body[-1]
     assert isinstance(last, Return)
     names = [value.name if isinstance(value, Var) else "" for value in last.values]
     found: dict[str, Var] = {}
@@ -562,16 +563,6 @@ def _guarded(function: Function) -> dict[str, Var]:
         if inside and names.count(name) == 1:
             found[name] = need
     return found
-
-
-def _inside_steps(body: Iterable[Stmt]) -> Iterator[Stmt]:
-    """Statements, and for a step those that it runs."""
-    for stmt in body:
-        match stmt:
-            case If(IntConst(), then):
-                yield from _inside_steps(then)
-            case _:
-                yield stmt
 
 
 def _assignments(statements: Sequence[Stmt]) -> list[Stmt]:

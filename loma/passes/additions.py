@@ -57,9 +57,9 @@ def totals(module: Module) -> Module:
 
 def _totals(body: tuple[Stmt, ...], rounds: bool) -> tuple[Stmt, ...]:
     """``rounds``: of a block inside of a loop."""
-    inner = partial(_totals, rounds=True), partial(_totals, rounds=rounds)
     out: list[Stmt | None] = [
-        map_blocks(stmt, inner[0 if isinstance(stmt, For | While) else 1]) for stmt in body
+        map_blocks(stmt, partial(_totals, rounds=rounds or isinstance(stmt, For | While)))
+        for stmt in body
     ]
     for position, first in enumerate(out if rounds else ()):
         if not isinstance(first, IndexAssign) or first.op != "=" or not covers(first):
@@ -67,16 +67,15 @@ def _totals(body: tuple[Stmt, ...], rounds: bool) -> tuple[Stmt, ...]:
         name, between = root(first.target), set[str]()
         for later in range(position + 1, len(out)):
             other = out[later]
-            if other is not None and name in mentioned_names((other,)):
-                new = (
-                    _total(first, other)
-                    if between.isdisjoint(free_variables(first.value))
-                    else None
-                )
-                if new is not None:
-                    out[position], out[later] = None, new
-                break
-            between |= set[str]() if other is None else written((other,))
+            if other is None:
+                continue
+            if name not in mentioned_names((other,)):
+                between |= written((other,))
+                continue
+            quiet = between.isdisjoint(free_variables(first.value))
+            if quiet and (new := _total(first, other)) is not None:
+                out[position], out[later] = None, new
+            break
     return tuple(stmt for stmt in out if stmt is not None)
 
 

@@ -204,9 +204,10 @@ bool sweeps_fit(int64_t rows, int64_t columns, int64_t depth, int64_t width) {
 
 namespace {
 
-// Blocks of groups (warpgroups.h of the device): tiles of 64 rows, of which four are there at a time, and
-// what says so.
-constexpr int kGroups = 2, kGroupRows = 64, kGroupStages = 4, kSignals = 128, kMostRegisters = 65536;
+// Blocks of groups (warpgroups.h of the device): tiles of 64 rows, of which four are there at a time,
+// and what says so.
+constexpr int kGroups = 2, kGroupRows = 64, kGroupStages = 4, kSignals = 128;
+constexpr int kMostRegisters = 65536;
 
 Geometry of_groups(int64_t outer, int64_t rows, int64_t depth, int64_t width) {
   Geometry g;

@@ -26,8 +26,9 @@ void set_compiler(Compiler given) { compiler() = new Compiler(std::move(given));
 bool Form::operator==(const Form& o) const {
   return device == o.device && real_bytes == o.real_bytes && threads == o.threads &&
          team == o.team && stage == o.stage && across == o.across && shared == o.shared &&
-         narrow == o.narrow && depth == o.depth && width == o.width && groups == o.groups && set == o.set &&
-         aligned == o.aligned && lists == o.lists && registers == o.registers && unroll == o.unroll;
+         narrow == o.narrow && depth == o.depth && width == o.width && groups == o.groups &&
+         set == o.set && aligned == o.aligned && lists == o.lists && registers == o.registers &&
+         unroll == o.unroll;
 }
 
 Kernel::Kernel(const char* name, const char* text, bool lists, bool known)

@@ -156,22 +156,22 @@ class _Point:
                     continue
                 if _may_fail(value) or not all(map(self._is_there, walk(value))):
                     continue
+                low = Binary("<=", IntConst(0), value, INT)
+                high = Binary("<", value, axis.extent, INT)
                 # Those that are left may read at the index.
                 tests = [t for t in conjuncts(body.cond) if t is not test]
-                low, high = (
-                    Binary("<=", IntConst(0), value, INT),
-                    Binary("<", value, axis.extent, INT),
-                )
-                own = self.ranges.get(value.name) if isinstance(value, Var) else None
-                if (
-                    isinstance(value, Var)
-                    and sizes.equal(own or IntConst(0), axis.extent) is not True
-                ):
-                    value = Binary("+", value, IntConst(0), INT)  # it runs over no whole dimension
                 chosen: Expr = replace(body, cond=b.every([low, high, *tests]))
-                chosen = substitute(chosen, {axis.name: value})
+                chosen = substitute(chosen, {axis.name: self._place(value, axis)})
                 return replace(expr, body=chosen, axes=rest) if rest else chosen
         return None
+
+    def _place(self, value: Expr, axis: Axis) -> Expr:
+        """What stands for an axis in subscripts: another index alone runs over the dimension."""
+        if not isinstance(value, Var):
+            return value
+        own = self.ranges.get(value.name, IntConst(0))
+        whole = sizes.equal(own, axis.extent) is True
+        return value if whole else Binary("+", value, IntConst(0), INT)
 
     def _is_there(self, node: Expr) -> bool:
         """Whether an element surely is one of its tensor, if the node is one."""
