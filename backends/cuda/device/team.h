@@ -131,6 +131,7 @@ struct Team {
   void owned(int64_t count, const Reading& reading, const Body& body) const {
     int64_t p = rank();
 #if LOMA_UNROLL > 1
+#ifdef LOMA_KNOWN  // else neighbours are not read and written as 16 bytes, but far from other threads'
     if (count % kBeside == 0 && count >= kTeam * kBeside) {
       const int64_t groups = count / kBeside;
 #pragma unroll 1
@@ -140,6 +141,7 @@ struct Team {
       }
       return team_barrier();
     }
+#endif
     for (; p < count - 3 * kTeam; p += 4 * kTeam) {
       loma::owned<4>([&](int k) { return within(p + k * kTeam, count); }, reading, body);
     }
