@@ -5,6 +5,7 @@ A file there is a list of ``=== name``, the program, ``--- class of the error`` 
 
 from __future__ import annotations
 
+import gc
 import inspect
 import random
 import re
@@ -19,6 +20,7 @@ from teaching_programs import PROGRAMS as TEACHING
 from loma import errors, pipeline
 from loma.core.printer import print_module
 from loma.core.verify import verify
+from loma.deep import deep
 from loma.frontend import parse
 from loma.frontend.module import MAX_DEPTH
 
@@ -130,6 +132,21 @@ def test_what_is_read_is_compiled() -> None:
         assert sys.getrecursionlimit() == limit
     finally:
         sys.setrecursionlimit(before)
+
+
+def test_the_collector_of_cycles_is_as_it_was_behind_a_mistake() -> None:
+    assert gc.isenabled()
+    with deep(), deep():
+        assert not gc.isenabled()
+    with pytest.raises(errors.UserError):
+        pipeline.parsed("def f(x : In[float]) -> float:\n    return z\n")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        pipeline.parsed("def f(x : In[float]) -> float:\n    return x\n")
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def _branches(count: int) -> str:
