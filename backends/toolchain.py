@@ -200,10 +200,11 @@ def build(source: GeneratedSource, parts: Parts, real: Real) -> Path:
     def compile_into(folder: Path) -> None:
         if cache.find(_runtime_key(toolchain, "python")) is None:
             compilers.notice("compiling its runtime, once on this machine: about a minute")
-        objects = compilers.in_parallel(
-            lambda: _compile_generated(toolchain, source, folder, FIRST_FILE, parts.prelude, flags),
-            *_runtime_objects(toolchain, *called(source.files[0][1]), "launch", "python"),
+        # Of the runtime, where it is not compiled yet, what takes longest begins first.
+        *objects, made = compilers.in_parallel(
+            *_runtime_objects(toolchain, "python", *called(source.files[0][1])[::-1], "launch"),
             lambda: Path(shutil.copy(_memory_library(toolchain), folder)),
+            lambda: _compile_generated(toolchain, source, folder, FIRST_FILE, parts.prelude, flags),
         )
         # The binding was compiled without knowing the module: these are its two loose ends.
         name = source.name
@@ -216,8 +217,8 @@ def build(source: GeneratedSource, parts: Parts, real: Real) -> Path:
             *toolchain.link_flags,
             *_names_of_torch(toolchain, "torch_cpu", "c10", "torch_python"),
         )
-        toolchain.link(objects, ends_and_libraries, folder / MODULE_FILE)
-        objects[0].unlink()
+        toolchain.link((made, *objects), ends_and_libraries, folder / MODULE_FILE)
+        made.unlink()
 
     return cache.obtain(module_key(source, toolchain, flags), compile_into)
 

@@ -226,10 +226,10 @@ def compile_many(
             done(programs[k])
         return module
 
-    # The longest first, so that none runs on alone at the end. One thread more than compilers may
-    # run: one that generates code keeps none waiting.
+    # The longest first, so that none runs on alone at the end. More threads than compilers may run,
+    # for all wait for the runtime where this is not compiled yet.
     order = sorted(range(len(read)), key=lambda k: -len(read[k].source))
-    with ThreadPoolExecutor(max_workers=config.jobs() + 1) as pool:
+    with ThreadPoolExecutor(max_workers=4 * config.jobs()) as pool:
         modules = dict(zip(order, pool.map(one, order), strict=True))
     found = [modules[k] for k in range(len(read))]
     for module in found:
