@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from loma.backends.cfamily.source import GeneratedSource
     from loma.backends.schedule.choices import Choices, Taken
     from loma.backends.toolchain import Toolchain
-    from loma.compiler import Program
     from loma.pipeline import Optimised
+    from loma.program import Program
 
 Note = dict[str, Any]  # what the cache has about a kernel
 

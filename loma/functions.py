@@ -17,7 +17,7 @@ from loma.reports import public
 from loma.structs import struct_classes
 
 if TYPE_CHECKING:
-    from loma.compiler import Program
+    from loma.program import Program
 
 Record = dict[str, Any]  # of a module; see loma.compiler
 Functions = Mapping[str, Callable[..., Any]]
@@ -161,9 +161,10 @@ def _struct_names(record: Record) -> list[str]:
 def restored(program: Record, function: str | None = None) -> Any:
     """What a pickle has for a module, or for a function of it: files hold this name, and what
     Program.record gives. It compiles nothing. ValueError for what no loma has written."""
-    from loma import compiler
+    from loma.compiler import known
+    from loma.program import Program
 
-    module = compiler.known(compiler.Program.of(program))
+    module = known(Program.of(program))
     if function is None:
         return module
     if not isinstance(function, str) or function.startswith("__"):

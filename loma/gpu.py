@@ -18,8 +18,8 @@ from loma.reports import public
 
 if TYPE_CHECKING:
     from loma.backends.torch.parts import Real
-    from loma.compiler import Program
     from loma.functions import Record
+    from loma.program import Program
 
 
 @public
@@ -54,9 +54,10 @@ _HOST = "def host(x : In[Tensor[N]]) -> Tensor[N]:\n    return x\n"
 @functools.cache
 def host() -> ModuleType:
     """The runtime in a module of its own: it launches kernels that belong to no tensor function."""
-    from loma import compiler
+    from loma.compiler import load
+    from loma.program import Program
 
-    native = compiler.load(compiler.Program(_HOST, "<loma>", "loma_host")).__native__
+    native = load(Program(_HOST, "<loma>", "loma_host")).__native__
     assert native is not None
     return native
 

@@ -20,8 +20,8 @@ from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda import shapes, texts
 from loma.backends.cuda.iterations import ITERATION, joined_indices, with_joined
-from loma.backends.cuda.pairs import write_either, write_pairs
 from loma.backends.cuda.owned import OwnedText, reads_ahead
+from loma.backends.cuda.pairs import write_either, write_pairs
 from loma.backends.cuda.print import SeveralText, ThreadText
 from loma.backends.cuda.registers import in_registers, meets
 from loma.backends.cuda.serial import write_in_place, write_serial
@@ -31,11 +31,28 @@ from loma.backends.kernels.ir import Carried
 from loma.backends.lowering.index_statements import COUNTER
 from loma.backends.openmp import launches as host
 from loma.backends.schedule.host import (
-    Buffer, Carry, Clear, Either, Group, HostNode, Launch, PairsPass, Pass, Serial, Spread, Stream,
+    Buffer,
+    Carry,
+    Clear,
+    Either,
+    Group,
+    HostNode,
+    Launch,
+    PairsPass,
+    Pass,
+    Serial,
+    Spread,
+    Stream,
     flat,
 )  # fmt: skip
 from loma.backends.schedule.ir import (
-    AllReduce, InPlace, Loop, Node, Parallel, Store, dtype_of,
+    AllReduce,
+    InPlace,
+    Loop,
+    Node,
+    Parallel,
+    Store,
+    dtype_of,
 )  # fmt: skip
 from loma.backends.schedule.walk import expressions, nodes
 from loma.core import sizes

@@ -4,7 +4,6 @@ program's own text for what becomes of a product, and where the host can do with
 
 from __future__ import annotations
 
-
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, HostWriter
 from loma.backends.cfamily.names import cpp_name

@@ -14,28 +14,40 @@ from dataclasses import dataclass
 from loma import config
 from loma.backends.kernels.beside import beside
 from loma.backends.kernels.carried import with_sums
-from loma.backends.kernels.eager import with_eager_choices
 from loma.backends.kernels.counted import counted
 from loma.backends.kernels.diagonals import without_diagonals
+from loma.backends.kernels.eager import with_eager_choices
 from loma.backends.kernels.ir import (
-    Carrying, Chain, Kernel, Nested, Step, Panels, Sweep, panels_of,
+    Carrying,
+    Chain,
+    Kernel,
+    Nested,
+    Panels,
+    Step,
+    Sweep,
+    panels_of,
 )  # fmt: skip
+from loma.backends.kernels.pairs import Pairs, region
+from loma.backends.kernels.panels import InPanels, in_panels
 from loma.backends.kernels.parts import worth_it
 from loma.backends.kernels.private import make_kernel, make_kernel_with_sums, with_inner
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import (
-    OUTERMOST, Around, Library, Shared, is_last, is_row,
+    OUTERMOST,
+    Around,
+    Library,
+    Shared,
+    is_last,
+    is_row,
 )  # fmt: skip
-from loma.backends.kernels.pairs import Pairs, region
-from loma.backends.kernels.panels import InPanels, in_panels
 from loma.backends.kernels.starts import with_starts
 from loma.backends.kernels.sweeps import sweeps
 from loma.core.ir import Declare, For, Function, If, Stmt, Var, While, replace
 from loma.core.names import Names, names_of
 from loma.core.sizes import size_variables
 from loma.core.walk import numbered
-from loma.passes.canonical.recurrences.scans import scans
 from loma.passes.canonical.costly import costly_once
+from loma.passes.canonical.recurrences.scans import scans
 from loma.passes.first_write import first_writes
 from loma.passes.peeling import peeled
 

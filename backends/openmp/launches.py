@@ -18,11 +18,23 @@ from loma.backends.cfamily.device import DeviceNode
 from loma.backends.cfamily.names import cpp_name, cpp_string, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.kernels.ir import Kernel, Until
-from loma.backends.openmp.print import write_tree
 from loma.backends.lowering.serial import tensors_in
+from loma.backends.openmp.print import write_tree
 from loma.backends.schedule.host import (
-    Buffer, Bytes, Carry, Clear, Either, Group, Launch, PairsPass, Pass, Question, Serial,
-    Spread, Stream, single,
+    Buffer,
+    Bytes,
+    Carry,
+    Clear,
+    Either,
+    Group,
+    Launch,
+    PairsPass,
+    Pass,
+    Question,
+    Serial,
+    Spread,
+    Stream,
+    single,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core import sizes

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-
 Result: TypeAlias = Literal["int", "float", "operands"]
 
 

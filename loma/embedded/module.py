@@ -34,7 +34,8 @@ def module(decorated: type | Callable[..., Any]) -> LomaModule:
 
     TypeError where Python does not keep the text, as at its own prompt before Python 3.13.
     """
-    from loma.compiler import Program, load, warnings_of, with_imports
+    from loma.compiler import load, warnings_of
+    from loma.program import Program, with_imports
 
     text, path = _program(decorated)
     text = with_imports(text, path)

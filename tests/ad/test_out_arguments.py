@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
-from sampled import one_in
 import torch
-
+from sampled import one_in
 
 PROGRAM = """
 def scale(x : In[Tensor[N]], m : Out[Tensor[N]]):

@@ -12,8 +12,8 @@ from typing import Any
 
 import oracle
 import pytest
-from sampled import one_in
 import torch
+from sampled import one_in
 
 from loma import errors
 from loma.ad import differentiate, split_pairs

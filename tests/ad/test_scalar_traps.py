@@ -16,7 +16,6 @@ from loma import errors
 from loma.ad import differentiate
 from loma.frontend import parse
 
-
 CASES = TRAPS | CALL_TRAPS
 
 

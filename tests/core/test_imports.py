@@ -11,10 +11,10 @@ import torch
 import loma
 from loma import errors
 from loma.backends.interpreter.interpreter import Interpreter
-from loma.compiler import Program, _read
 from loma.core.printer import print_module
 from loma.frontend import parse
 from loma.pipeline import parsed, stage_text
+from loma.program import Program, read
 
 BASE = """
 SCALE : float = 2.0
@@ -128,7 +128,7 @@ def test_a_text_says_where_it_would_be(folder: Path) -> None:
 
 def test_the_key_of_the_cache_covers_imported_files(folder: Path) -> None:
     def key() -> str:
-        program: Program = _read(folder / "main.loma")
+        program: Program = read(folder / "main.loma")
         return program.key()
 
     before = key()

@@ -7,12 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import fresh
+import numpy as np
 import pytest
-from scalar_oracle import Scalars, close
-
 from conftest import ROOT
+from scalar_oracle import Scalars, close
 
 EXAMPLES = ROOT / "examples"
 

@@ -12,9 +12,8 @@ import functools
 
 import pytest
 import sanitized
-from sanitizer_calls import DEFECTS
-
 from conftest import ROOT
+from sanitizer_calls import DEFECTS
 
 pytestmark = pytest.mark.cpu  # the compiler's sanitizers see the CPU
 

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-
 autocast = "cpu"  # the type of device whose calls are cast
 
 

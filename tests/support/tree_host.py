@@ -14,6 +14,10 @@ from typing import Any, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
+from tree_loops import run_tree
+from tree_memory import Machine, Variables
+from tree_reductions import is_int, poison
+from tree_routines import convolve
 
 from loma.arithmetic import grids as arith
 from loma.backends.interpreter import values
@@ -21,14 +25,38 @@ from loma.backends.interpreter.arguments import bind_arguments
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.interpreter import Interpreter
-from tree_memory import Machine, Variables
-from tree_reductions import is_int, poison
-from tree_routines import convolve
-from tree_loops import run_tree
 from loma.backends.schedule.host import (
-    Allocate, Arranged, Branch, Buffer, Carry, CheckOnce, CheckRange, CheckSome, Clear, Contract,
-    Convolve, Count, Drop, Either, Group, HostNode, Later, Launch, Operand, PairsPass, Pass,
-    Permute, Piece, Question, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
+    Allocate,
+    Arranged,
+    Branch,
+    Buffer,
+    Carry,
+    CheckOnce,
+    CheckRange,
+    CheckSome,
+    Clear,
+    Contract,
+    Convolve,
+    Count,
+    Drop,
+    Either,
+    Group,
+    HostNode,
+    Later,
+    Launch,
+    Operand,
+    PairsPass,
+    Pass,
+    Permute,
+    Piece,
+    Question,
+    Repeat,
+    Reserve,
+    Run,
+    Serial,
+    Spread,
+    Stream,
+    Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core.effects import written

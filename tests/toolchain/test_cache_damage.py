@@ -18,10 +18,10 @@ from pathlib import Path
 
 import fresh
 import pytest
+from conftest import ROOT
 from sampled import one_in
 
 import loma
-from conftest import ROOT
 from loma import cache, config, specialise
 from loma.backends import toolchain
 from loma.backends.scalar.build import extension
@@ -66,9 +66,10 @@ def use():
 
 # What each child would do first is done once: it uses no cache.
 import filelock, jinja2
-from loma import compiler, pipeline
+from loma import pipeline
 from loma.backends import scalar, toolchain
-program = compiler.Program({PROGRAM!r}, "<text>", "module")
+from loma.program import Program
+program = Program({PROGRAM!r}, "<text>", "module")
 pipeline.generated(program.stage())
 pipeline.generated_scalars(program.stage())
 program.key(), toolchain.detect()

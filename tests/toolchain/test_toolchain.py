@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 import loma
-from conftest import ROOT
 from loma import cache, config, pipeline
 from loma.backends import compilers, toolchain
 from loma.backends.cfamily.source import GeneratedSource
 from loma.backends.torch.files import RUNTIME_FOLDERS, quoted, runtime_file
 from loma.backends.torch.parts import Parts
-from loma.compiler import Program
 from loma.errors import CompilationFailed, CompilerNotFound
+from loma.program import Program
 
 SQUARE = "def square(x : In[Tensor[N]]) -> Tensor[N]:\n    return x * x\n"
 SOURCE = GeneratedSource("loma_test", (("test.cpp", "int x;\n"),), {})

@@ -10,7 +10,6 @@ from typing import Any
 
 import fresh
 import pytest
-
 from conftest import ROOT
 
 from loma.frontend import parse

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from conftest import ROOT
 
 HEAD = "def {}(x : In[Tensor[N, D]], w : In[Tensor[D]]) -> Tensor[N, D]:\n"

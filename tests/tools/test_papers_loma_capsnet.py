@@ -8,7 +8,6 @@ from typing import Any
 
 import fresh
 import pytest
-
 from conftest import ROOT
 
 SCRIPT = ROOT / "benchmarks" / "papers" / "loma_capsnet.py"

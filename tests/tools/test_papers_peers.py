@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from oracle import Program, check
-
 from conftest import ROOT
+from oracle import Program, check
 
 sys.path.append(str(ROOT / "benchmarks"))
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import fresh
 import pytest
-
 from conftest import ROOT
 
 FOLDER = ROOT / "benchmarks" / "papers"

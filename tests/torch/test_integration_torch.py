@@ -8,8 +8,8 @@ from typing import Any
 
 import oracle
 import pytest
-from sampled import one_in
 import torch
+from sampled import one_in
 from torch import Tensor
 
 import loma

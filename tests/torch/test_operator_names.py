@@ -14,8 +14,8 @@ import torch
 
 import loma
 from loma import cache, pipeline
-from loma.compiler import Program
 from loma.errors.excerpts import Text
+from loma.program import Program
 
 ROOT = Path(loma.__file__).resolve().parents[1]
 

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import loma
-from loma import compiler, pipeline
+from loma import pipeline
 from loma.backends import toolchain
 from loma.backends.torch.parts import Parts
 from loma.core.ir import is_tensor_function
 from loma.errors import CompilationFailed
+from loma.program import Program
 
 PROGRAM = """
 def inner(x : In[Tensor[N]]) -> Tensor[N]:
@@ -110,8 +111,8 @@ def test_who_calls_many_functions_waits_for_few_compilations() -> None:
 
 
 def test_the_default_dtype_is_compiled_first() -> None:
-    def program() -> compiler.Program:
-        return compiler.Program(PROGRAM, "<text>", "module")
+    def program() -> Program:
+        return Program(PROGRAM, "<text>", "module")
 
     single = program()
     torch.set_default_dtype(torch.float64)

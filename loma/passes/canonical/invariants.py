@@ -13,18 +13,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from loma.core import builder as b, sizes
+from loma.core import builder as b
+from loma.core import sizes
 from loma.core.axes import target_axes
 from loma.core.bounds import counted, exists
 from loma.core.ir import (
-    FLOAT, INT, Axis, Binary, Builtin, Expr, For, Function, Index, IndexAssign, IntConst, IntType,
-    Module, Reduce, Stmt, Unary, Var, replace,
+    FLOAT,
+    INT,
+    Axis,
+    Binary,
+    Builtin,
+    Expr,
+    For,
+    Function,
+    Index,
+    IndexAssign,
+    IntConst,
+    IntType,
+    Module,
+    Reduce,
+    Stmt,
+    Unary,
+    Var,
+    replace,
 )  # fmt: skip
 from loma.core.sizes import IsSize
 from loma.core.walk import (
-    free_variables, map_blocks, map_children, map_tensor_functions, walk,
+    free_variables,
+    map_blocks,
+    map_children,
+    map_tensor_functions,
+    walk,
 )  # fmt: skip
-
 from loma.passes.canonical.hoisting import may_fail
 
 Fails = Callable[[Expr], bool]
