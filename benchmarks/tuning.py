@@ -68,7 +68,7 @@ class Evolution(search.Search):
 
     dice = random.Random(0)
 
-    def _candidates(self, best: search._Best) -> Iterator[Taken]:
+    def _candidates(self, best: search._Candidate) -> Iterator[Taken]:
         measured = sorted(self.trials, key=lambda trial: trial.ratio)
         parents = [{}, *(trial.taken for trial in measured[: (len(measured) + 1) // 2])]
         for _ in range(1000):  # most are known after a while

@@ -1,7 +1,9 @@
 """A search among the ways that lowering could go: candidates, their order, and what decides.
 
 A candidate is what it takes other than the usual ways. The search goes from the best one so far to
-those that differ from it in one choice, first to where a :class:`Model` expects most. Measurement
+those that differ from it in one choice, first to where a :class:`Model` expects most, and when all of
+them are known from the next best one, so that it finds two changes that are only faster together.
+Measurement
 decides: a candidate is called in turn with the best one, given up when it is clearly slower, and
 takes the best one's place when it is faster, also beside the usual one. In the end the best has to
 be faster than the usual ways once more, in a run of their own.
@@ -25,6 +27,9 @@ Call: TypeAlias = Callable[[], object]
 
 ADOPTED = 0.97  # the part of the usual time that a winner may take at most
 _BETTER = 0.99  # that of the best time so far
+_GONE_ON_FROM = (
+    1.2  # the part of the best time that a candidate may take whose neighbours are tried
+)
 _GIVEN_UP = {0: 2.0, 1: 1.3, 3: 1.1, 5: 1.05}  # after which round a candidate above that is left
 _ROUNDS, _BESIDE_USUAL = 9, 5
 _CALLS = 3  # of a sample, at least
@@ -125,7 +130,7 @@ def neighbours(taken: Taken, choices: Mapping[str, Choice], model: Model) -> lis
 
 
 @dataclass(slots=True)
-class _Best:
+class _Candidate:
     taken: Taken
     choices: Mapping[str, Choice]
     call: Call
@@ -167,6 +172,7 @@ class Search:
         self._begin = clock()
         self._tried: list[Taken] = []
         self._texts: set[str] = set()
+        self._known: list[_Candidate] = []
         self._model = Model()
         self.trials: list[Trial] = []
 
@@ -203,7 +209,7 @@ class Search:
             return Found({}, usual_seconds, usual_seconds, self.trials)
         return Found(best.taken, usual_seconds, usual_seconds * ratio, self.trials)
 
-    def _first(self) -> _Best | None:
+    def _first(self) -> _Candidate | None:
         lowered = self._maker.lower({})
         if lowered is None:
             return None
@@ -213,12 +219,12 @@ class Search:
         self._tried.append({})
         self._texts.add(lowered.text)
         call()
-        return _Best({}, lowered.choices, call)
+        return _Candidate({}, lowered.choices, call)
 
     def _gone(self) -> float:
         return self._clock() - self._begin
 
-    def _batch(self, best: _Best) -> list[tuple[Taken, Lowered]]:
+    def _batch(self, best: _Candidate) -> list[tuple[Taken, Lowered]]:
         """The next candidates, whose code is new."""
         batch: list[tuple[Taken, Lowered]] = []
         for taken in self._candidates(best):
@@ -233,25 +239,37 @@ class Search:
                 batch.append((taken, lowered))
         return batch
 
-    def _candidates(self, best: _Best) -> Iterator[Taken]:
+    def _candidates(self, best: _Candidate) -> Iterator[Taken]:
         yield from self._starts
         yield from neighbours(best.taken, best.choices, self._model)
+        for other in sorted(self._known, key=lambda candidate: candidate.ratio):
+            if other.ratio > _GONE_ON_FROM * best.ratio:
+                break
+            yield from neighbours(other.taken, other.choices, self._model)
 
     def _measured(
-        self, usual: _Best, best: _Best, taken: Taken, lowered: Lowered, call: Call, repeats: int
-    ) -> _Best:
+        self,
+        usual: _Candidate,
+        best: _Candidate,
+        taken: Taken,
+        lowered: Lowered,
+        call: Call,
+        repeats: int,
+    ) -> _Candidate:
         ratio = self._ratio(call, best.call, repeats)
         self._learn(best, taken, lowered, ratio)
         own = best.ratio * ratio
         if ratio < _BETTER:
             # Beside the usual one: products of ratios would add up what was fast by chance.
             own = self._ratio(call, usual.call, repeats, _BESIDE_USUAL)
-            if own < _BETTER * best.ratio:
-                best = _Best(taken, lowered.choices, call, own)
+        candidate = _Candidate(taken, lowered.choices, call, own)
+        self._known.append(candidate)
+        if ratio < _BETTER and own < _BETTER * best.ratio:
+            best = candidate
         self.trials.append(Trial(taken, self._gone(), own, best.ratio))
         return best
 
-    def _learn(self, best: _Best, taken: Taken, lowered: Lowered, ratio: float) -> None:
+    def _learn(self, best: _Candidate, taken: Taken, lowered: Lowered, ratio: float) -> None:
         changed = {n for n in {*taken, *best.taken} if taken.get(n) != best.taken.get(n)}
         if len(changed) != 1:
             return

@@ -86,6 +86,24 @@ def test_the_winner_takes_several_choices() -> None:
     )
 
 
+def test_two_changes_that_are_only_faster_together_are_found() -> None:
+    def seconds(taken: Taken) -> float:
+        both = taken.get("strip of y") == 2048, taken.get("innermost of y") == "j"
+        return {(True, True): 0.008, (True, False): 0.011, (False, True): 0.0105}.get(both, 0.01)
+
+    found = World(seconds).found()
+    assert found.taken == {"strip of y": 2048, "innermost of y": "j"}
+    singles = [trial for trial in found.trials if len(trial.taken) == 1]
+    assert found.trials[: len(singles)] == singles  # each by itself first
+
+
+def test_neighbours_of_what_is_clearly_slower_are_not_tried() -> None:
+    def seconds(taken: Taken) -> float:
+        return 0.01 if not taken else 0.013
+
+    assert all(len(trial.taken) == 1 for trial in World(seconds).found().trials)
+
+
 def test_nothing_is_adopted_that_gains_too_little() -> None:
     assert World(_times(o128=0.985, oj=1.2)).found().taken == {}
     assert World(_times()).found().taken == {}
