@@ -75,7 +75,7 @@ _IN_PYTORCH = "do it in PyTorch, before or after the call"
 _STATEMENT = "write an index statement: "
 _HINTS = _by_name({
     "a mean is sum(x[i] for i in N) / N, or mean(x, dims) of a tensor": "average nanmean",
-    "conversions are float2int(x) and int2float(n)": "astype item long to",
+    "conversions are int(x) and float(n)": "astype item long to",
     "int tensors are IntTensor[...], which index statements fill; x != 0 is 0 or 1": "bool",
     "join with cat([x, y], dim)": "concat concatenate hstack vstack dstack",
     "join with stack([x, y], 1)": "column_stack",
@@ -154,8 +154,8 @@ _HINTS = _by_name({
     _IN_PYTORCH:
         "argwhere bucketize cdist corrcoef cosine_similarity cov cross diff fft ifft interp "
         "interpolate irfft masked_select meshgrid nonzero rfft upsample",
-    "convert with float2int(x)": "int",
-    "convert with int2float(x)": "double float half",
+    "convert with float(x)": "double half",
+    "int(x) and float(x) convert one number": "int float",
     "a range stands only in 'for i in range(n)'": "range",
     "it stands only in 'for i in reversed(range(n))'": "reversed",
     "it is a statement of its own: zero(x)": "zero zero_",

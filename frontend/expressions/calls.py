@@ -19,6 +19,7 @@ from loma.core.builtins import BUILTINS
 from loma.core.definitions import OPERATORS
 from loma.core.differentials import primal_name
 from loma.core.ir import (
+    FLOAT,
     INT,
     Builtin,
     Call,
@@ -51,6 +52,7 @@ from loma.frontend.syntax.unsupported import unsupported
 from loma.frontend.types import fixed_sizes, has_dimensions
 from loma.frontend.writable import argument_place, check_no_element
 
+_CONVERSIONS = {"int": "float2int", "float": "int2float"}
 _SCALAR_HINTS = {
     "where": "on scalars write a if cond else b",
     "sum": "write sum(X[i] for i in N), or sum(x, dims) of a tensor",
@@ -295,6 +297,8 @@ def _named(scope: Scope, node: ast.Call, name: str) -> Expr:
             ex.expression(scope, arg) for arg in node.args
         ]  # fmt: skip
         return b.builtin(name, args, span)
+    if name in _CONVERSIONS and len(node.args) == 1 and not node.keywords:
+        return _converted(scope, node, name)
     if name in REDUCTIONS:
         raise errors.OperatorArguments(
             f"'{name}' takes '... for i in N'", span, hint=f"{name}(X[i] for i in N)"
@@ -339,6 +343,23 @@ def _check_extreme(node: ast.Call, name: str, items: list[Expr | list[Expr]]) ->
         hint=f"a{name}(x, {number}) is over a dimension, {name}(x, {number}.0) of each element and "
         "a number",
     )  # fmt: skip
+
+
+def _converted(scope: Scope, node: ast.Call, name: str) -> Expr:
+    """``int(x)`` and ``float(n)`` of a number."""
+    match node.args[0]:
+        case ast.Constant(value=str()):  # of a text, as float("inf")
+            raise _unknown(scope, node, name)
+    value = b.as_scalar(ex.expression(scope, node.args[0]))
+    if not b.is_scalar(value.type):
+        raise errors.CallTypeMismatch(
+            f"'{name}' takes a number, found {b.show_type(value.type)}", value.span,
+            hint=f"write an index statement: y[i] = {name}(x[i])"
+            if isinstance(value.type, TensorType) else None,
+        )  # fmt: skip
+    if value.type == (INT if name == "int" else FLOAT):
+        return value
+    return b.builtin(_CONVERSIONS[name], (value,), span_of(node))
 
 
 def _unknown(scope: Scope, node: ast.Call, name: str) -> errors.UserError:

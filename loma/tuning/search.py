@@ -1,12 +1,11 @@
 """A search among the ways that lowering could go: candidates, their order, and what decides.
 
 A candidate is what it takes other than the usual ways. The search goes from the best one so far to
-those that differ from it in one choice, first to where a :class:`Model` expects most, and when all of
-them are known from the next best one, so that it finds two changes that are only faster together.
-Measurement
-decides: a candidate is called in turn with the best one, given up when it is clearly slower, and
-takes the best one's place when it is faster, also beside the usual one. In the end the best has to
-be faster than the usual ways once more, in a run of their own.
+those that differ from it in one choice, first to where a :class:`Model` expects most. When all of
+them are known, it goes on from the next best one: two changes may only be faster together.
+Measurement decides: a candidate is called in turn with the best one, given up when it is clearly
+slower, and takes the best one's place when it is faster, also beside the usual one. In the end the
+best has to be faster than the usual ways once more, in a run of their own.
 
 Nothing here knows what is chosen, nor what a candidate is made of.
 """
