@@ -74,7 +74,7 @@ ON_ELEMENTS = {
 _IN_PYTORCH = "do it in PyTorch, before or after the call"
 _STATEMENT = "write an index statement: "
 _HINTS = _by_name({
-    "a mean is sum(x[i] for i in N) / N, or mean(x, dims) of a tensor": "average nanmean",
+    "a mean is mean(x[i] for i in N), or mean(x, dims) of a tensor": "average nanmean",
     "conversions are int(x) and float(n)": "astype item long to",
     "int tensors are IntTensor[...], which index statements fill; x != 0 is 0 or 1": "bool",
     "join with cat([x, y], dim)": "concat concatenate hstack vstack dstack",

@@ -44,7 +44,7 @@ from loma.frontend.arguments import passed
 from loma.frontend.expressions import expression as ex
 from loma.frontend.expressions.counting import range_bounds, range_of
 from loma.frontend.expressions.operators import USAGE, argument_of, operator
-from loma.frontend.expressions.reductions import REDUCTIONS, reduction
+from loma.frontend.expressions.reductions import REDUCTIONS, mean, reduction
 from loma.frontend.foreign import INFINITY, instead, is_foreign
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.syntax.attributes import method, misused_stack
@@ -81,6 +81,8 @@ def call(scope: Scope, node: ast.Call) -> Expr:
     if len(node.args) == 1 and isinstance(node.args[0], ast.GeneratorExp):
         if name in REDUCTIONS and not node.keywords:
             return reduction(scope, node, REDUCTIONS[name], node.args[0])
+        if name == "mean" and not node.keywords:
+            return mean(scope, node, node.args[0])
         raise unsupported(node.args[0])
     if name in ("rev_diff", "fwd_diff"):
         raise errors.SyntaxNotSupported(

@@ -6,7 +6,7 @@ import ast
 from typing import get_args
 
 from loma import errors
-from loma.core import builder as b
+from loma.core import builder as b, sizes
 from loma.core.ir import INT, OF_NOTHING, POSITIONS, Axis, Expr, IntConst, Reduce, ReduceKind
 from loma.core.walk import variables
 from loma.frontend.expressions import expression as ex
@@ -52,6 +52,31 @@ def reduction(scope: Scope, node: ast.Call, kind: ReduceKind, generator: ast.Gen
         type_ = INT if kind in POSITIONS else reduced.type
         reduced = Reduce(kind, reduced, group, type_, span_of(node))
     return reduced
+
+
+def mean(scope: Scope, node: ast.Call, generator: ast.GeneratorExp) -> Expr:
+    """``mean(... for i in N)``: the sum over how many elements it has. NaN of nothing."""
+    total = reduction(scope, node, "sum", generator)
+    if any(loop.ifs for loop in generator.generators) or not _is_whole(total, generator):
+        one = ast.copy_location(ast.Constant(1), generator.elt)
+        ones = ast.GeneratorExp(one, generator.generators)
+        size = reduction(scope, node, "sum", ast.copy_location(ones, generator))
+    else:
+        assert isinstance(total, Reduce)
+        symbols = scope.symbols
+
+        def is_size(name: str) -> bool:  # of a tensor; an argument may be negative
+            return name in symbols and symbols[name].kind == "size"
+
+        size = sizes.product(tuple(sizes.count(axis.extent, is_size) for axis in total.axes))
+    if total.type == INT:  # whose quotient by another int would be one
+        total = b.builtin("int2float", (total,))
+    return b.binary("/", total, size, span_of(node))
+
+
+def _is_whole(total: Expr, generator: ast.GeneratorExp) -> bool:
+    """Whether no range of a reduction depends on another of its indices."""
+    return isinstance(total, Reduce) and len(total.axes) == len(generator.generators)
 
 
 def _element(scope: Scope, kind: ReduceKind, generator: ast.GeneratorExp) -> Expr:
