@@ -28,12 +28,7 @@ from loma.core.ir import (
     replace,
 )  # fmt: skip
 from loma.core.walk import (
-    free_variables,
-    map_blocks,
-    mentioned_names,
-    reads_of_type,
-    substitute,
-    walk,
+    free_variables, map_blocks, mentioned_names, reads_of_type, root, substitute, walk,
 )  # fmt: skip
 
 
@@ -98,19 +93,24 @@ def _names(one: _Sum, other: _Sum) -> dict[str, Expr]:
 
 @remembered
 def _sum(stmt: Stmt) -> _Sum | None:
-    if not isinstance(stmt, IndexAssign) or not isinstance(stmt.target, Index):
+    if not isinstance(stmt, IndexAssign):
         return None
     by_name = {axis.name: axis for axis in stmt.axes}
-    bare = [s.name for s in stmt.target.subscripts if isinstance(s, Var) and s.name in by_name]
+    places = stmt.target.subscripts if isinstance(stmt.target, Index) else ()
+    bare = [s.name for s in places if isinstance(s, Var) and s.name in by_name]
     value: Expr = stmt.value
     summed = tuple(axis for axis in stmt.axes if axis.name not in bare)
     if isinstance(stmt.value, Reduce) and stmt.value.kind == "sum" and not summed:
         value, summed = stmt.value.body, stmt.value.axes
     axes = (*(by_name[name] for name in bare), *summed)
     names = {axis.name for axis in axes}
-    places = free_variables(stmt.target) & names
     ragged = any(sizes.mentions(axis.extent, names) for axis in axes)
-    if not summed or ragged or len(set(bare)) < len(bare) or places - set(bare):
+    if (
+        not summed
+        or ragged
+        or len(set(bare)) < len(bare)
+        or free_variables(stmt.target) & names - set(bare)
+    ):
         return None
     every = tuple(
         node
@@ -129,19 +129,19 @@ def _block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         end = position + 1
         for later in range(end, len(out)):
             stmt = out[later]
-            if any(alike(own, stmt) for own in out[position:end]) and _moves(out, end, later):
+            if any(alike(one, stmt) for one in out[position:end]) and _moves(out, end, later):
                 name = _target(stmt)
-                moved = [*(s for s in out[end:later] if _declares(s, name)), stmt]
+                own = [s for s in out[end:later] if _declares(s, name)]
                 between = [s for s in out[end:later] if not _declares(s, name)]
-                out[end : later + 1] = [*moved, *between]
-                end += len(moved)
+                out[position : later + 1] = [*own, *out[position:end], stmt, *between]
+                position, end = position + len(own), end + len(own) + 1
         position = end
     return tuple(out)
 
 
 def _target(stmt: Stmt) -> str:
     assert isinstance(stmt, IndexAssign)
-    return stmt.element.tensor.name
+    return root(stmt.target)
 
 
 def _declares(stmt: Stmt, name: str) -> bool:
@@ -155,7 +155,7 @@ def _moves(block: list[Stmt], start: int, later: int) -> bool:
     reads, writes = mentioned_names((stmt,)), written((stmt,))
     name = _target(stmt)
     between = [other for other in block[start:later] if not _declares(other, name)]
-    if len(between) < later - start:
+    if len(between) < later - start and isinstance(stmt.target, Index):
         reads |= reads_of_type(stmt.element.tensor.type)
     return all(
         reads.isdisjoint(written((other,))) and writes.isdisjoint(mentioned_names((other,)))

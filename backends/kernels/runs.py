@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, pairwise
@@ -35,7 +36,7 @@ from loma.core.ir import (
     Var,
     Zero,
 )  # fmt: skip
-from loma.core.walk import mentioned_names, reads_of_type, statements
+from loma.core.walk import free_variables, mentioned_names, reads_of_type, statements
 from loma.passes.liveness import Liveness
 
 _WAYS = 8  # ways to share an index that are looked at side by side
@@ -104,7 +105,7 @@ class Runs:
     def end_at(self, block: tuple[Stmt, ...], position: int) -> bool:
         """Whether no run goes on behind a position of a block, wherever it starts."""
         for stmt in block[position:]:
-            if not (isinstance(stmt, Declare) and _moves(stmt, set())):
+            if not (isinstance(stmt, Declare) and _moves(stmt, set(), ())):
                 return not self._collect((stmt,), 0, 1)[0]
         return True
 
@@ -119,7 +120,7 @@ class Runs:
         for position in range(start, stop):
             stmt = block[position]
             if isinstance(stmt, Declare):
-                if not _moves(stmt, mentioned):
+                if not _moves(stmt, mentioned, assigned(tuple(group))):
                     break
                 continue
             wider = self._extended(ways, stmt)
@@ -186,14 +187,16 @@ class Runs:
         return changed.isdisjoint(before)
 
 
-def _moves(stmt: Declare, mentioned: set[str]) -> bool:
-    """Whether a declaration inside a run, which mentions these names before it, can as well stand
-    in front of the run."""
+def _moves(stmt: Declare, mentioned: set[str], assigned: Iterable[str]) -> bool:
+    """Whether a declaration inside a run, which mentions and assigns these names before it, can as
+    well stand in front of the run."""
     if stmt.target.name in mentioned:
         return False
     if stmt.value is None:
         return True
-    return not isinstance(stmt.target.type, TensorType) and not reads_tensors(stmt.value)
+    if isinstance(stmt.target.type, TensorType) or reads_tensors(stmt.value):
+        return False
+    return free_variables(stmt.value).isdisjoint(assigned)
 
 
 def _ends_at_zero(group: tuple[Stmt, ...], name: str) -> bool:

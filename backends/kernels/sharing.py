@@ -248,12 +248,13 @@ class Sharing:
 
 
 def _totals(function: Function) -> frozenset[str]:
-    """Scalars to which index statements add sums, and that nothing else looks at but ``return``."""
+    """Scalars to which index statements add sums, and that nothing else looks at but statements
+    between runs."""
     found = {s.target.name for s in index_assigns(function.body) if isinstance(s.target, Var)}
     for stmt in statements(function.body):
         sums = isinstance(stmt, IndexAssign) and isinstance(stmt.target, Var) and stmt.op == "+="
         own = [stmt.value] if isinstance(stmt, IndexAssign) and sums else expressions(stmt)
-        if not isinstance(stmt, Declare | Return):
+        if not (isinstance(stmt, Assign | Declare | Return) and stmt in function.body):
             found -= {name for expr in own for name in variable_names(expr)}
     return frozenset(found)
 

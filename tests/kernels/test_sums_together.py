@@ -107,7 +107,8 @@ def test_values(case: str) -> None:
     [
         ("q += g[n, d] * x[n, d]", "p, q"),
         ("p += g[n, d] * x[n, d]", "p, p"),
-        ("q += p * x[n, d]", ""),
+        ("q += p * x[n, d]", "p, _r"),  # p is no part of the sum
+        ("q += (p + x[n, d]) * x[n, d]", ""),
     ],
 )
 def test_sums_of_everything(second: str, together: str) -> None:
@@ -119,6 +120,35 @@ def test_sums_of_everything(second: str, together: str) -> None:
     assert (f"adds the parts of all to {together}\n" in shown) is bool(together)
     assert shown.count("parallel for") == (1 if together else 2)
     compare(pipeline.program(source, "totals").module, random.Random(second))
+
+
+NUMBERS = {
+    "declared between": (("p += x[n, d]", "q : float", "q += x[n, d] * g[n, d]"), 1),
+    "read between": (("q : float", "p += x[n, d]", "r += p * p", "q += x[n, d] * g[n, d]"), 1),
+    "into another number": (("q : float", "p += x[n, d]", "k : float = p", "q += x[n, d] * k"), 1),
+    "what is read between": (("q : float", "p += x[n, d]", "q = p", "q += x[n, d] * g[n, d]"), 2),
+}
+
+
+@pytest.mark.parametrize("case", NUMBERS)
+def test_sums_into_numbers(case: str) -> None:
+    lines, loops = NUMBERS[case]
+    body = "".join(f"    {s}\n" for s in ("r : float", "p : float", *lines, "return p, q + r"))
+    source = f"def f({HEAD}) -> tuple[float, float]:\n{body}"
+    shown = pipeline.stage_text(source, "schedule", "f")
+    assert shown.count("parallel for") == loops, shown
+    compare(pipeline.program(source, "numbers").module, random.Random(case))
+
+
+def test_a_number_that_is_read_between_is_declared_behind_the_sum() -> None:
+    lines = (
+        "y[n] = sum(x[n, d] for d in D)", "p += y[n]", "h : float = 2.0 * p",
+        "z[n, d] = y[n] * x[n, d]", "q += z[n, d]", "return h, q, z",
+    )  # fmt: skip
+    made = ("p : float", "q : float", "y : Tensor[N]", "z : Tensor[N, D]")
+    body = "".join(f"    {line}\n" for line in (*made, *lines))
+    source = f"def f({HEAD}) -> tuple[float, float, Tensor[N, D]]:\n{body}"
+    compare(pipeline.program(source, "numbers").module, random.Random(0))
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -76,3 +76,44 @@ def test_a_sum_that_a_tensor_holds_is_read() -> None:
     )
     shown = print_function(passes.optimise(parse(f"{program}\n")).function("f"))
     assert shown.count("sum(") == 1
+
+
+CHOSEN = "sum(x[n, d] if x[n, d] > 0.5 else 0.0 for d in D)"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("2.0 * x[n, d] / D if x[n, d] > 0.5 else 0.0", f"2.0 * {CHOSEN} / max(D, 1)"),
+        ("-x[n, d] if x[n, d] > 0.5 else 0.0", f"-{CHOSEN}"),
+        ("z[n] * x[n, d] if x[n, d] > 0.5 else z[n] * w[d]",
+         f"z[n] * {CHOSEN.replace('else 0.0', 'else w[d]')}"),
+        ("0.5 if x[n, d] > 0.5 else 0.0", f"0.5 * {CHOSEN.replace('(x[n, d]', '(1.0')}"),
+        # the condition may guard it
+        ("x[n, d] / z[n] if x[n, d] > 0.5 else 0.0", None),
+        ("2.0 * x[n, d] if x[n, d] > 0.5 else w[d]", None),
+    ],
+)  # fmt: skip
+def test_what_leaves_a_choice(value: str, expected: str | None) -> None:
+    test_what_leaves_a_sum(value, expected)
+
+
+def test_factors_leave_a_sum_into_a_number() -> None:
+    lines = (
+        "    loss : float",
+        "    loss += 0.5 * x[n, d] * g[n, d] / N if x[n, d] > 0.0 else 0.0",
+        "    loss += w[d] / z[0] if N > 0 else 0.0",
+        "    return loss",
+    )
+    source = f"def f({HEAD}) -> float:\n" + "\n".join(lines) + "\n"
+    before = parse(source)
+    after = passes.canonical.invariants(before)
+    shown = print_function(after.function("f"))
+    assert "_r += x[n, d] * g[n, d] if x[n, d] > 0.0 else 0.0" in shown
+    assert "loss += 0.5 * _r / max(N, 1)" in shown
+    assert "loss += w[d] / z[0] if N > 0 else 0.0" in shown
+    rng = np.random.default_rng(0)
+    for n in (0, 3):
+        args = rng.normal(size=(n, 4)), rng.normal(size=(n, 4)), rng.normal(size=n), np.ones(4)
+        found, right = (Interpreter(module).call("f", *args) for module in (after, before))
+        np.testing.assert_allclose(found, right, 1e-12)

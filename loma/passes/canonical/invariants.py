@@ -10,33 +10,20 @@ stays, and what leaves guards it, ``-mul_no_nan(1 / z, mul_no_nan(1 / z, s))``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.axes import target_axes
 from loma.core.bounds import counted, exists
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Binary,
-    Builtin,
-    Expr,
-    For,
-    Function,
-    Index,
-    IndexAssign,
-    IntConst,
-    IntType,
-    Module,
-    Reduce,
-    Stmt,
-    Unary,
-    Var,
-    replace,
+    FLOAT, INT, Assign, Axis, Binary, Builtin, Declare, Expr, FloatConst, For, Function, Index,
+    IndexAssign, IntConst, IntType, Module, Reduce, Select, Stmt, Unary, Var, replace,
 )  # fmt: skip
+from loma.core.names import Names, names_of
 from loma.core.sizes import IsSize
 from loma.core.walk import (
     free_variables,
@@ -64,7 +51,9 @@ def invariants(module: Module) -> Module:
             stmt = _statement(stmt, counters, is_size)
             return map_blocks(stmt, lambda body: block(body, inside))
 
-        return replace(function, body=block(function.body, {}))
+        names = Names(names_of(function))
+        body = tuple(new for stmt in function.body for new in _of_number(stmt, is_size, names))
+        return replace(function, body=block(body, {}))
 
     return map_tensor_functions(module, changed)
 
@@ -74,14 +63,14 @@ def _statement(stmt: Stmt, counters: Mapping[str, Expr], is_size: IsSize) -> Stm
         return stmt
     scope = {axis.name: axis for axis in stmt.axes}
     fails = lambda part: may_fail(part, scope, is_size)  # noqa: E731
-    value = _without(stmt.value, fails)
+    value = _without(stmt.value, stmt.axes, fails)
     own = target_axes(stmt)
     summed = tuple(axis for axis in stmt.axes if axis not in own)
     if summed and isinstance(stmt.target, Index) and _fill_their_dimensions(summed, value):
         # Where there is nothing to sum, the place need not exist.
         extents = {**counters, **{axis.name: axis.extent for axis in stmt.axes}}
         there = _is_some(summed) or exists(stmt.target, extents, is_size)
-        found = _Product.of(value).split(summed, fails) if there else None
+        found = _Product.of(value, stmt.axes).split(summed, fails) if there else None
         if found is not None:
             outside, inside = found
             total = Reduce("sum", inside, summed, FLOAT, stmt.value.span)
@@ -89,11 +78,28 @@ def _statement(stmt: Stmt, counters: Mapping[str, Expr], is_size: IsSize) -> Stm
     return replace(stmt, value=value)
 
 
-def _without(expr: Expr, fails: Fails) -> Expr:
+def _of_number(stmt: Stmt, is_size: IsSize, names: Names) -> tuple[Stmt, ...]:
+    """A sum that is added to a number as one in a number of its own, without these factors."""
+    match stmt:
+        case IndexAssign(Var(), "+=", value, (_, *_) as axes) if value.type == FLOAT:
+            fails = lambda part: may_fail(part, {a.name: a for a in axes}, is_size)  # noqa: E731
+            if (found := _Product.of(value, axes).split(axes, fails)) is not None:
+                outside, inside = found
+                total = Var(names.fresh("_r"), FLOAT, stmt.span)
+                summing = replace(stmt, target=total, value=inside)
+                last = Assign(stmt.target, "+=", outside.times(total), stmt.span)
+                return Declare(total, None, stmt.span), summing, last
+        case _:
+            pass
+    return (stmt,)
+
+
+def _without(expr: Expr, axes: tuple[Axis, ...], fails: Fails) -> Expr:
     """The expression with these factors in front of its sums."""
-    expr = map_children(expr, lambda child: _without(child, fails))
+    around = (*axes, *expr.axes) if isinstance(expr, Reduce) else axes
+    expr = map_children(expr, lambda child: _without(child, around, fails))
     if isinstance(expr, Reduce) and expr.kind == "sum" and expr.type == FLOAT:
-        found = _Product.of(expr.body).split(expr.axes, fails)
+        found = _Product.of(expr.body, around).split(expr.axes, fails)
         if found is not None:
             outside, inside = found
             return outside.times(replace(expr, body=inside))
@@ -129,25 +135,32 @@ class _Product:
     slope: _Product | None = None
 
     @staticmethod
-    def of(expr: Expr) -> _Product:
-        """A float as a product; ints, which wrap and truncate, are factors."""
+    def of(expr: Expr, axes: tuple[Axis, ...]) -> _Product:
+        """A float that these axes run through as a product; ints, which wrap and truncate, are
+        factors."""
         if expr.type == FLOAT:
             match expr:
                 case Unary("-", operand):
-                    own = _Product.of(operand)
+                    own = _Product.of(operand, axes)
                     return replace(own, negative=not own.negative)
                 case Binary("*", left, right):
-                    return _Product.of(left)._times(_Product.of(right))
+                    return _Product.of(left, axes)._times(_Product.of(right, axes))
                 case Binary("/", left, right):
-                    own = _Product.of(left)
+                    own = _Product.of(left, axes)
                     return replace(own, divisors=(*own.divisors, right))
+                case Select(_, then, other):
+                    sides = _Product.of(then, axes), _Product.of(other, axes)
+                    if (common := _in_common(expr, sides, axes)) is not None:
+                        return common
                 case Binary("+", left, right) if left == right:
-                    return _Product((b.flt(2.0),))._times(_Product.of(left))
+                    return _Product((b.flt(2.0),))._times(_Product.of(left, axes))
                 case Builtin("mul_no_nan", (slope, value)):
-                    own = _Product.of(slope)
+                    own = _Product.of(slope, axes)
                     if own.slope is None:
                         guard = replace(own, negative=False)
-                        return _Product((), (), own.negative, guard)._times(_Product.of(value))
+                        return _Product((), (), own.negative, guard)._times(
+                            _Product.of(value, axes)
+                        )
                 case _ if b.is_const(expr, 1):
                     return _Product(())
                 case _:
@@ -230,12 +243,60 @@ def _divided(factors: list[Expr], divisors: tuple[Expr, ...]) -> Expr:
     return value
 
 
+def _in_common(
+    choice: Select, sides: tuple[_Product, _Product], axes: tuple[Axis, ...]
+) -> _Product | None:
+    """A choice between two products as what both have times a choice. Of one beside a zero only
+    numbers: what else might be infinite the condition may guard."""
+    extents = frozenset(axis.extent for axis in axes)
+    zeros = [b.is_const(value, 0.0) for value in (choice.then, choice.other)]
+    if all(zeros) or any(side.slope for side in sides):
+        return None
+
+    def both(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> Counter[Expr]:
+        if any(zeros):
+            return Counter(part for part in left + right if _is_number(part, extents))
+        return Counter(left) & Counter(right)
+
+    factors = both(*(side.factors for side in sides))
+    divisors = both(*(side.divisors for side in sides))
+    negative = all(side.negative or zero for side, zero in zip(sides, zeros, strict=True))
+    rests = []
+    for side, zero in zip(sides, zeros, strict=True):
+        left = list((Counter(side.factors) - factors).elements()) or [b.flt(1.0)]
+        under = tuple((Counter(side.divisors) - divisors).elements())
+        rest = b.flt(0.0) if zero else _divided(left, under)
+        rests.append(b.neg(rest) if side.negative and not negative else rest)
+    then, other = rests
+    if not (factors or divisors or negative) or then.type != FLOAT or other.type != FLOAT:
+        return None
+    choice = replace(choice, then=then, other=other)
+    shared = _Product(tuple(factors.elements()), tuple(divisors.elements()), negative)
+    return shared._times(_Product((choice,)))
+
+
+def _is_number(expr: Expr, extents: frozenset[Expr]) -> bool:
+    """Whether it is a number other than 0, where no extent is 0."""
+    if isinstance(expr, FloatConst):
+        return expr.value != 0 and isfinite(expr.value)
+    number = _counted(expr)
+    if number is None:
+        return False
+    monomials = sizes.polynomial(number)
+    return len(monomials) == 1 and extents.issuperset(atom for m in monomials for atom in m)
+
+
+def _counted(expr: Expr) -> Expr | None:
+    """The int that it is."""
+    if isinstance(expr, Builtin) and expr.name == "int2float":
+        (expr,) = expr.args
+    return expr if isinstance(expr.type, IntType) else None
+
+
 def _of_some(divisor: Expr, axes: tuple[Axis, ...]) -> Expr:
     """A divisor that is a number of values summed is 1 where there are none: their sum is 0."""
-    number = divisor
-    if isinstance(divisor, Builtin) and divisor.name == "int2float":
-        (number,) = divisor.args
-    if not isinstance(number.type, IntType) or sizes.constant(number):
+    number = _counted(divisor)
+    if number is None or sizes.constant(number):
         return divisor
     atoms = {atom for monomial in sizes.polynomial(number) for atom in monomial}
     if not any(axis.extent in atoms for axis in axes):
