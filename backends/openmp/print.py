@@ -45,6 +45,7 @@ from loma.backends.schedule.ir import (
     dtype_of,
 )  # fmt: skip
 from loma.core import sizes
+from loma.core.builtins import BUILTINS
 from loma.core.ir import (
     FLOAT,
     INT,
@@ -54,6 +55,7 @@ from loma.core.ir import (
     Index,
     Var,
 )  # fmt: skip
+from loma.core.walk import walk
 
 
 def write_tree(writer: Writer, context: CppContext, tree: Parallel | InPlace) -> None:
@@ -190,7 +192,9 @@ class TreeText(LoopText):
                 number, type_ = TYPES[lanes.dtype], INT if lanes.dtype == "int" else FLOAT
                 params = f"int lane_, int64_t {self.local(counter)}, {number} sum_"
                 where = f"{self._given(lanes)}, vectors_, tile_, count_"
-                head = f"loma::update<{number}>({where}, [&]({params}) LOMA_INLINE"
+                costly = lanes.kind == "sum" and not load and any(map(_is_costly, walk(value)))
+                call = "add_costly" if costly else "update"
+                head = f"loma::{call}<{number}>({where}, [&]({params}) LOMA_INLINE"
                 with writer.block(head, ");"), self._in_innermost():
                     kind, total = "set" if load else lanes.kind, c.Token("sum_")
                     writer.line(updated(kind, total, self.value(value, type_), number))
@@ -289,3 +293,7 @@ def _combine(kind: Kind) -> str:
 
 def _better(kind: Kind) -> str:
     return f"loma::{kind.capitalize()}Lanes()"
+
+
+def _is_costly(expr: Expr) -> bool:
+    return isinstance(expr, Builtin) and expr.name in BUILTINS and BUILTINS[expr.name].costly

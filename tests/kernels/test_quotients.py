@@ -58,7 +58,7 @@ def test_a_quotient_of_what_a_loop_does_not_change_is_kept_before_it() -> None:
 
 def test_terms_of_a_sum() -> None:
     text = "def f(x : In[Tensor[N]]) -> float:\n    s : float\n"
-    text += "    s += x[i] / N if x[i] > 0.5 else 0.0\n    return s\n"
+    text += "    s += x[i] / N + x[i] if x[i] > 0.5 else 0.0\n    return s\n"
     module = pipeline.program(text, "text").module
     function = module.function("f")
     shown = print_lowered(function, tree_of(function, module))

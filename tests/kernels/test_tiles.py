@@ -12,6 +12,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 import loma
+from loma import pipeline
 
 LENGTHS = (0, 1, 7, 8, 15, 16, 17, 63, 64, 65, 129)
 
@@ -28,6 +29,15 @@ def dots(a : In[Tensor[N, R, M]], v : In[Tensor[N, M]]) -> tuple[Tensor[N, R], f
     y[i, r] = no_diff(sum(a[i, r, j] * v[i, j] for j in M))
     s += no_diff(a[i, r, j] * v[i, j])
     return y, s
+
+def costly(x : In[Tensor[N, M]], w : In[Tensor[M]]) -> tuple[Tensor[N], Tensor[M], float]:
+    a : Tensor[N]
+    b : Tensor[M]
+    s : float = 0.0
+    a[i] = no_diff(sum(exp(x[i, j]) * w[j] for j in M))
+    b[j] = no_diff(sum(tanh(x[i, j]) for i in N))
+    s += no_diff(log(1.0 + exp(x[i, j])))
+    return a, b, s
 
 def extremes(
     x : In[Tensor[K, M]]
@@ -135,6 +145,8 @@ def _cases(length: int, dtype: torch.dtype) -> list[tuple[str, list[Tensor], Cal
         ("by_rows", [leaf(3, 70), leaf(70, length), leaf(length)], lambda a, b, c: (a @ b * c,)),
         ("dots", [leaf(2, 3, length), leaf(2, length)],
          lambda a, v: ((a * v[:, None]).sum(2), (a * v[:, None]).sum())),
+        ("costly", [leaf(3, length), leaf(length)],
+         lambda x, w: (x.exp() @ w, x.tanh().sum(0), x.exp().log1p().sum())),
         ("windows", [leaf(3, length), leaf(5, 3, length)], _windows),
         ("shared", [leaf(2, 9, 3, length), leaf(4, 9, 3)],
          lambda w, x: (torch.einsum("irko,brk->biro", w.exp(), x * x),)),
@@ -262,3 +274,8 @@ def test_where_the_extremes_of_windows_stand(width: int) -> None:
     np.testing.assert_array_equal(b, wide.reshape(*a.shape, 9).argmin(3))
     np.testing.assert_array_equal(c, row.argmax(3))
     np.testing.assert_allclose(d, wide.sum((3, 4)))
+
+
+def test_sums_of_costly_values_are_worked_out_two_vectors_at_once() -> None:
+    assert "loma::add_costly<" in pipeline.stage_text(PROGRAM, "cpp", "costly")
+    assert "loma::add_costly<" not in pipeline.stage_text(PROGRAM, "cpp", "dots")

@@ -138,6 +138,33 @@ LOMA_INLINE inline void update(Sums& sums, Count<vectors>, int64_t start, Existi
   });
 }
 
+// The same for sums of what takes many instructions: ``value`` adds to its third operand. Two vectors
+// of whole tiles are worked out in one register where the processor has such, and each lane adds what
+// it would add.
+template <typename number, int vectors, typename Sums, typename Existing, typename Value>
+LOMA_INLINE inline void add_costly(Sums& sums, Count<vectors> all, int64_t start, Existing count,
+                                   Value&& value) {
+#if defined(__AVX512F__)
+  constexpr int lanes = kLanes<number>;
+  if constexpr (vectors % 2 == 0 && std::is_same_v<Existing, Count<vectors * lanes>>) {
+    each<vectors / 2>([&](auto pair) LOMA_INLINE {
+      typename Vector<number, 2 * kVectorBytes>::type terms;
+#pragma omp simd
+      for (int lane = 0; lane < 2 * lanes; ++lane) {
+        const int place = 2 * pair * lanes + lane;
+        terms[lane] = value(place, start + place, number(0));
+      }
+      Lanes<number> parts[2];
+      std::memcpy(parts, &terms, sizeof(terms));
+      sums[2 * pair] += parts[0];
+      sums[2 * pair + 1] += parts[1];
+    });
+    return;
+  }
+#endif
+  update<number>(sums, all, start, count, value);
+}
+
 // take(start + lane, sums[lane]) for the lanes that exist.
 template <typename number, int vectors, typename Sums, typename Existing, typename Take>
 LOMA_INLINE inline void store(const Sums& sums, Count<vectors>, int64_t start, Existing count,
