@@ -11,7 +11,9 @@ has a value of ``exp`` for each ``d``; in the canonical form it is
     y[i, d] = sum(_e[i, j] * v[j, d] for j in S)
 
 So does a quotient of elements, ``sum(c[i, j] / z[j] * v[j, d] for j in S)``, that a sum has for
-each ``d``: what is left is a product of two tensors. What a condition guards stays where it is, but
+each ``d``: what is left is a product of two tensors. Of more elements, of which each lacks ``i`` or
+``d``, those that lack the same are one of the two, as in ``sum(x[i, j] ** 2 * v[j, d] ** 2 for j in
+S)``. What a condition guards stays where it is, but
 for what a tensor holds where the same condition holds, as ``e[i, j] = exp(s[i, j]) if j <= i else
 0.0`` does.
 """
@@ -21,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial, reduce
 
 from loma.core import builder as b
 from loma.core.bounds import conjuncts, facts
@@ -105,6 +108,7 @@ class _Costly(InBlocks):
         self._held: dict[_Part, _Held] = {}
         self._held_where: dict[_Part, tuple[_Held, Expr]] = {}  # under a condition on its indices
         self._summed = frozenset[str]()  # the indices of the sums around
+        self._operands: set[Expr] = set()  # products of elements that are one operand of a sum
 
     def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         around = self._written, self._places, self._held, self._held_where
@@ -130,8 +134,10 @@ class _Costly(InBlocks):
     def _index_assign(self, stmt: IndexAssign) -> IndexAssign:
         whole = _is_costly(stmt.value) and covers(stmt) and stmt.op == "="
         take = self._inside if whole else self._read
-        self._summed = frozenset(_axes(stmt.axes)) - free_variables(stmt.target)
-        return replace(stmt, value=take(stmt.value, _axes(stmt.axes)))
+        scope = _axes(stmt.axes)
+        self._summed = frozenset(scope) - free_variables(stmt.target)
+        value = self._of_two(stmt.value, scope) if self._summed else stmt.value
+        return replace(stmt, value=take(value, scope))
 
     def _inside(self, expr: Expr, scope: Scope) -> Expr:
         """The expression itself stays, its parts may be read from temporaries."""
@@ -139,19 +145,42 @@ class _Costly(InBlocks):
             around = self._summed
             if expr.kind == "sum":
                 self._summed |= _axes(expr.axes).keys()
-            body = self._read(expr.body, scope | _axes(expr.axes))
+            scope = scope | _axes(expr.axes)
+            body = self._of_two(expr.body, scope) if expr.kind == "sum" else expr.body
+            body = self._read(body, scope)
             self._summed = around
             return replace(expr, body=body)
         return self._map_children(expr, lambda child: self._read(child, scope))
 
     def _is_operand(self, expr: Expr, scope: Scope) -> bool:
-        """Whether an expression is a quotient of elements that is summed, for several results."""
+        """Whether an expression is a quotient of elements that is summed, for several results, or
+        what was found to be an operand."""
         match expr:
             case Binary("/", Index(), Index(), FloatType()):
                 own = free_variables(expr)
                 return bool(own & self._summed) and bool(scope.keys() - self._summed - own)
             case _:
-                return False
+                return expr in self._operands
+
+    def _of_two(self, product: Expr, scope: Scope) -> Expr:
+        """What is summed as a product of two, if it is one of more elements and each of the two has
+        an index that the other lacks."""
+        groups: dict[frozenset[str], list[Expr]] = {}
+        for factor in _factors(product):
+            if not _is_element(factor):
+                return product
+            groups.setdefault(free_variables(factor) & frozenset(scope), []).append(factor)
+        if len(groups) != 2 or all(len(group) == 1 for group in groups.values()):
+            return product
+        own, other = groups
+        if not (own - other and other - own and own & other & self._summed):
+            return product
+        short = any(0 < (constant(scope[name].extent) or 0) < 8 for name in own | other)
+        if short or (own ^ other) & self._summed:
+            return product  # no work to save, or another order of sums
+        first, second = (reduce(partial(b.binary, "*"), group) for group in groups.values())
+        self._operands |= {part for part in (first, second) if not isinstance(part, Index)}
+        return b.binary("*", first, second)
 
     def _read(self, expr: Expr, scope: Scope) -> Expr:
         """The expression, read from a temporary where that is worth it."""
@@ -247,6 +276,25 @@ class _Costly(InBlocks):
         versions = tuple((name, self._written[name]) for name in inputs)
         extents = tuple(scope[name].extent for name in names)
         return _Part(substitute(expr, numbers), extents, versions), names
+
+
+def _factors(product: Expr) -> list[Expr]:
+    match product:
+        case Binary("*", left, right, FloatType()):
+            return _factors(left) + _factors(right)
+        case Binary("**", base, IntConst(2)):
+            return _factors(base) * 2
+        case _:
+            return [product]
+
+
+def _is_element(expr: Expr) -> bool:
+    """Whether it is an element of a tensor of floats at indices."""
+    match expr:
+        case Index(Var(), subscripts, FloatType()):
+            return all(isinstance(s, Var) for s in subscripts)
+        case _:
+            return False
 
 
 def _axes(axes: tuple[Axis, ...]) -> Scope:
