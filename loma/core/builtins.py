@@ -20,6 +20,7 @@ class BuiltinInfo:
     derivative is zero wherever there is one. ``costly``: better read where its value is kept than
     computed again. ``reserved``: no function of a program has the name, as the text of derivatives
     calls it. ``exact``: for some operands the result is, and the last bit of others decides.
+    ``even``: the value of -x is that of x.
     """
 
     name: str
@@ -31,6 +32,7 @@ class BuiltinInfo:
     exact: bool = False
     reserved: bool = False
     scalar_only: bool = False
+    even: bool = False
     ints: tuple[str, ...] = ()
 
     @property
@@ -39,11 +41,13 @@ class BuiltinInfo:
 
 
 def _costly(
-    name: str, doc: str, args: str = "x", reserved: bool = False, exact: bool = False
-) -> BuiltinInfo:
+    name: str, doc: str, args: str = "x", *, reserved: bool = False, exact: bool = False,
+    even: bool = False,
+) -> BuiltinInfo:  # fmt: skip
     return BuiltinInfo(
-        name, tuple(args.split()), "float", doc, costly=True, exact=exact, reserved=reserved
-    )
+        name, tuple(args.split()), "float", doc, costly=True, exact=exact, reserved=reserved,
+        even=even,
+    )  # fmt: skip
 
 
 def _cheap(name: str, result: Result, doc: str, args: str = "x") -> BuiltinInfo:
@@ -58,14 +62,14 @@ BUILTINS: dict[str, BuiltinInfo] = {
     info.name: info
     for info in (
         _costly("sin", "sine of an angle in radians", reserved=True),
-        _costly("cos", "cosine of an angle in radians", reserved=True),
+        _costly("cos", "cosine of an angle in radians", reserved=True, even=True),
         _costly("tan", "tangent of an angle in radians"),
         _costly("asin", "angle from -pi/2 to pi/2 with that sine"),
         _costly("acos", "angle from 0 to pi with that cosine"),
         _costly("atan", "angle from -pi/2 to pi/2 with that tangent"),
         _costly("atan2", "angle of the point (x, y), from -pi to pi", "y x"),
         _costly("sinh", "hyperbolic sine"),
-        _costly("cosh", "hyperbolic cosine"),
+        _costly("cosh", "hyperbolic cosine", even=True),
         _costly("tanh", "hyperbolic tangent"),
         _costly("exp", "e to the power x", reserved=True),
         _costly("expm1", "exp(x) - 1, precise near 0"),
@@ -82,7 +86,8 @@ BUILTINS: dict[str, BuiltinInfo] = {
         _costly("digamma", "derivative of lgamma"),
         BuiltinInfo("polygamma", ("n", "x"), "float", "derivative of digamma, of order n <= 170",
                     costly=True, ints=("n",)),
-        _cheap("abs", "operands", "absolute value; its derivative at 0 is 0"),
+        BuiltinInfo("abs", ("x",), "operands", "absolute value; its derivative at 0 is 0",
+                    even=True),
         _flat("sign", "operands", "-1, 0 or 1; 0 for NaN; derivative 0"),
         _cheap("min", "operands", "the smaller; the first of equals; NaN if either is", "x y"),
         _cheap("max", "operands", "the larger; the first of equals; NaN if either is", "x y"),

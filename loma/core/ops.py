@@ -64,7 +64,7 @@ class OpInfo:
     ``any_element``. ``order`` names arguments and attributes in PyTorch's order where attributes do
     not come last. ``define``: what stands for a call of it (:mod:`loma.core.definitions`).
     ``infix`` is how programs write it; one that ``divides`` fails where b is the int 0;
-    ``opposite`` is true of two ints where it is not.
+    ``opposite`` is true of two ints where it is not, ``mirrored`` of two numbers in the other order.
 
     ``differentiable`` is False where the derivative is zero. ``linear``: its tangent is the same
     operator on tangents, of all float tensors "together" or of "each" of two factors, to whose
@@ -97,6 +97,7 @@ class OpInfo:
     infix: str | None = None
     divides: bool = False
     opposite: BinaryOp | None = None
+    mirrored: BinaryOp | None = None
     shares: bool = False
     reduces: ReduceKind | None = None
     fill: int | None = None
@@ -151,8 +152,12 @@ def _infix(
                   any_element=True)  # fmt: skip
 
 
-def _predicate(name: str, symbol: str, doc: str, opposite: BinaryOp | None = None) -> OpInfo:
-    return replace(_infix(name, symbol, doc, shapes.compare, flat=True), opposite=opposite)
+def _predicate(
+    name: str, symbol: str, doc: str, opposite: BinaryOp | None = None,
+    mirrored: BinaryOp | None = None,
+) -> OpInfo:  # fmt: skip
+    whole = _infix(name, symbol, doc, shapes.compare, flat=True)
+    return replace(whole, opposite=opposite, mirrored=mirrored)
 
 
 def _builtin(info: BuiltinInfo) -> OpInfo:
@@ -241,12 +246,12 @@ _ROWS: tuple[OpInfo, ...] = (
     _infix("floordiv", "//", "quotient, rounded down", divides=True, flat=True),
     _predicate("and", "and", "1 where neither is 0, else 0"),
     _predicate("or", "or", "1 where one is not 0, else 0"),
-    _predicate("lt", "<", "1 where a < b, else 0", ">="),
-    _predicate("le", "<=", "1 where a <= b, else 0", ">"),
-    _predicate("gt", ">", "1 where a > b, else 0", "<="),
-    _predicate("ge", ">=", "1 where a >= b, else 0", "<"),
-    _predicate("eq", "==", "1 where a == b, else 0", "!="),
-    _predicate("ne", "!=", "1 where a != b, else 0", "=="),
+    _predicate("lt", "<", "1 where a < b, else 0", ">=", ">"),
+    _predicate("le", "<=", "1 where a <= b, else 0", ">", ">="),
+    _predicate("gt", ">", "1 where a > b, else 0", "<=", "<"),
+    _predicate("ge", ">=", "1 where a >= b, else 0", "<", "<="),
+    _predicate("eq", "==", "1 where a == b, else 0", "!=", "=="),
+    _predicate("ne", "!=", "1 where a != b, else 0", "==", "!="),
     OpInfo("neg", ("x",), (), shapes.same, "the negative", "elementwise", infix="-",
            linear="together", any_element=True),
     OpInfo("not", ("x",), (), shapes.compare, "1 where x is 0, else 0", "elementwise", infix="not",

@@ -53,6 +53,16 @@ def test_ints_are_computed_alike() -> None:
             assert own(*args) == BUILTIN_FUNCTIONS[name](*args), (name, args)
 
 
+def test_which_functions_are_even() -> None:
+    x = np.array([0.3, 0.7, np.nan])
+    for name in NAMES:
+        if BUILTINS[name].args == ("x",) and BUILTINS[name].result != "int":
+            function = BUILTIN_FUNCTIONS[name]
+            with np.errstate(invalid="ignore"):
+                same = np.array_equal(function(-x), function(x), equal_nan=True)
+            assert bool(same and not BUILTINS[name].flat) is BUILTINS[name].even, name
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_builtin_has_code_in_both_backends(name: str) -> None:
     info = BUILTINS[name]

@@ -38,6 +38,11 @@ SHORTER = [
     ("y[i, j] += x[i, j] if i < N else w[p]", "sum(x[i, j] for p in range(3))"),
     ("y[i, j] = 2.0 if (1.0 if x[i, j] > 0.0 else 0.0) == 0.0 else x[i, j]",
      "2.0 if not x[i, j] > 0.0 else x[i, j]"),  # of NaN neither holds
+    ("y[i, j] = abs(-x[i, j]) + cos(-w[0])", "abs(x[i, j]) + cos(w[0])"),
+    ("y[i, j] = exp(-abs(-(x[i, j] - w[0])))", "exp(-abs(x[i, j] - w[0]))"),
+    ("y[i, j] = 1.0 if -x[i, j] < 0.5 else 2.0", "1.0 if x[i, j] > -0.5 else 2.0"),
+    ("y[i, j] = 1.0 if relu(-x[i, j]) <= 0.0 else 2.0", "1.0 if x[i, j] >= 0.0 else 2.0"),
+    ("y[i, j] = 1.0 if max(x[i, j], 0.0) > 0.0 else 2.0", "1.0 if x[i, j] > 0.0 else 2.0"),
 ]  # fmt: skip
 
 AS_THEY_ARE = [
@@ -49,6 +54,8 @@ AS_THEY_ARE = [
     "y[i, j] = x[i, j - 1] if j > 0 and i > 0 else 0.0",
     "y[i, j] = 2.0 if (1.0 if j <= i else 3.0) > 0.0 else 1.0",  # the condition decides nothing
     "y[i, j] = 2.0 if (1.0 if j <= i else x[i, j]) > 0.0 else 1.0",
+    "y[i, j] = sin(-x[i, j])",
+    "y[i, j] = 1.0 if relu(x[i, j]) >= 0.0 else 2.0",  # always, but for NaN
     "y[i, j] = x[i, j] if j // i >= 0 else 0.0",  # fails where i is 0
     "y[i, j] = sum(w[p] if p < 3 else 0.0 for p in M)",  # else M has to be 3
 ]

@@ -10,7 +10,8 @@ A sum of what has one value of an index is what it has there: ``sum(x[d] if d ==
 in D)`` is ``x[p[n]] if 0 <= p[n] and p[n] < D else 0.0``.
 
 A mask that is compared is the condition that made it: ``(1.0 if j <= i else 0.0) > 0.0``, of which
-``where(tril(ones([N, N])) > 0.0, x, y)`` is made, is ``j <= i``.
+``where(tril(ones([N, N])) > 0.0, x, y)`` is made, is ``j <= i``. Signs leave even functions and
+comparisons: ``abs(-x)`` is ``abs(x)``, and ``-x < 0.0`` is ``x > 0.0``.
 """
 
 from __future__ import annotations
@@ -23,26 +24,10 @@ from loma.core import builder as b
 from loma.core import sizes
 from loma.core.axes import index_statement, without_idle_axes
 from loma.core.bounds import conjuncts, counted, facts, is_never_negative, room_of, unsaid_of
+from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Call,
-    Expr,
-    FloatConst,
-    For,
-    Function,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Reduce,
-    Select,
-    Stmt,
-    Unary,
-    Var,
-    ZeroPad,
-    replace,
+    INT, Axis, Binary, Builtin, Call, Expr, FloatConst, For, Function, Index,
+    IndexAssign, IntConst, Module, Reduce, Select, Stmt, Unary, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.ops import INFIX, divisor
 from loma.core.sizes import IsSize
@@ -141,7 +126,7 @@ class _Point:
                 return self._select(replace(expr, cond=self.value(cond)))
             case _:
                 within = map_guarded(expr, lambda child, guard: self._where(guard).value(child))
-                return _decided(within)
+                return _decided(_without_sign(within))
 
     def _where(self, guard: Expr | None) -> _Point:
         more = () if guard is None else facts(guard)
@@ -222,6 +207,24 @@ class _Point:
             return False  # decided for a whole round, of which the first or last may run apart
         left = None if _may_fail(condition) else unsaid_of(read, condition)
         return left is not None and all(map(self._never_negative, left))
+
+
+def _without_sign(expr: Expr) -> Expr:
+    """An even function of a negative as that of what is negative, and a comparison of one, or of
+    what is cut off at 0, with a number."""
+    match expr:
+        case Builtin(name, (Unary("-", operand),)) if BUILTINS[name].even:
+            return replace(expr, args=(operand,))
+        case Binary(
+            "<=" | ">",
+            Builtin("relu", (cut,)) | Builtin("max", (cut, FloatConst(0.0))),
+            FloatConst(0.0),
+        ):
+            return _without_sign(replace(expr, left=cut))
+        case Binary(op, Unary("-", left), FloatConst(number)) if mirrored := INFIX[op].mirrored:
+            return replace(expr, op=mirrored, left=left, right=b.flt(-number or 0.0))
+        case _:
+            return expr
 
 
 def _decided(expr: Expr) -> Expr:
