@@ -64,7 +64,7 @@ class OpInfo:
     ``any_element``. ``order`` names arguments and attributes in PyTorch's order where attributes do
     not come last. ``define``: what stands for a call of it (:mod:`loma.core.definitions`).
     ``infix`` is how programs write it; one that ``divides`` fails where b is the int 0;
-    ``opposite`` is true of two ints where it is not, ``mirrored`` of two numbers in the other order.
+    ``opposite`` is true of two ints where it is not, ``mirrored`` of numbers in the other order.
 
     ``differentiable`` is False where the derivative is zero. ``linear``: its tangent is the same
     operator on tangents, of all float tensors "together" or of "each" of two factors, to whose
