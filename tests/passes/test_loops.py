@@ -52,6 +52,32 @@ for n in range(N):
 """, [
         "k[n, j] = float2int(x[n, j])", "y[n, j] = y[n, j] + x[n, j] * k[n, j]",
     ], ((3, 4),)),
+    ("variables of a branch", X, "N, M", """
+for n in range(N):
+    for j in range(M):
+        if x[n, j] > 2.0:
+            t : float = log(x[n, j] - 1.0)
+            for k in range(2):
+                t += x[n, j] * k
+            u = t * t
+            y[n, j] = u + t
+""", [
+        "t[n, j] = log(x[n, j] - 1.0) if x[n, j] > 2.0 else 0.0",
+        "t[n, j] += sum(x[n, j] * k if x[n, j] > 2.0 else 0.0 for k in range(2))",
+        "u[n, j] = t[n, j] * t[n, j] if x[n, j] > 2.0 else 0.0",
+        "y[n, j] = u[n, j] + t[n, j] if x[n, j] > 2.0 else y[n, j]",
+    ], ((3, 4),)),
+    ("windows", X, "N, M", """
+for n in range(N):
+    for j in range(M):
+        d : Tensor[3]
+        for k in range(3):
+            d[k] = zero_pad(x[n, j + k - 1]) - x[n, j]
+        y[n, j] = sum(d[k] * d[k] for k in range(3))
+""", [
+        "zero(d)", "d[n, k, j] = zero_pad(x[n, j + k - 1]) - x[n, j]",
+        "y[n, j] = sum(d[n, k, j] * d[n, k, j] for k in range(3))",
+    ], ((3, 4),)),
     ("ranges in ranges", "x : In[Tensor[N]]", "N", """
 for i in range(N):
     for j in range(i):

@@ -3,12 +3,13 @@
 ``if c: s += a`` / ``else: s += b`` says what ``s += a if c else b`` says. Iterations whose branches
 depend on data are so statements of all iterations (:mod:`loma.passes.canonical.loops`). What a
 branch changes of its condition, what it writes where without it no element may lie, and the work of
-sums for elements of tensors, stays in it.
+sums for elements of tensors, stays in it. Variables of a branch alone are 0 where it is not taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set as AbstractSet
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from loma.core import builder as b
@@ -33,33 +34,42 @@ from loma.core.ir import (
 from loma.core.walk import free_variables, walk
 
 _Set: TypeAlias = Assign | IndexAssign
-Exists = Callable[[Index, IndexAssign], bool]  # whether the target of a statement always does
+_Block: TypeAlias = tuple[Stmt, ...]
 
 
-def without_branches(body: tuple[Stmt, ...], exists: Exists) -> tuple[Stmt, ...] | None:
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of the loop around: whether the target of a statement always exists, and which
+    variables only a block mentions, that sets them before it looks at them."""
+
+    exists: Callable[[Index, IndexAssign], bool]
+    private: Callable[[_Block], AbstractSet[str]]
+
+
+def without_branches(body: _Block, facts: Facts) -> _Block | None:
     """The statements without ``if``; None where one stays."""
     out: list[Stmt] = []
     for stmt in body:
         if isinstance(stmt, For):
-            inner = without_branches(stmt.body, exists)
+            inner = without_branches(stmt.body, facts)
             if inner is None:
                 return None
             stmt = replace(stmt, body=inner)
         if not isinstance(stmt, If):
             out.append(stmt)
             continue
-        chosen = _chosen(stmt, exists)
+        chosen = _chosen(stmt, facts)
         if chosen is None:
             return None
         out += chosen
     return tuple(out)
 
 
-def _chosen(stmt: If, exists: Exists) -> list[_Set] | None:
+def _chosen(stmt: If, facts: Facts) -> list[_Set] | None:
     """What both branches do, each statement only where its branch is taken."""
     cond = stmt.cond if stmt.cond.type == INT else b.binary("!=", stmt.cond, b.flt(0))
     used = frozenset(free_variables(cond))
-    then, other = (_settings(block, used, exists) for block in (stmt.then, stmt.other))
+    then, other = (_settings(block, used, facts) for block in (stmt.then, stmt.other))
     if then is None or other is None:
         return None
     if len(then) == len(other) and all(map(_set_the_same, then, other)):
@@ -67,13 +77,15 @@ def _chosen(stmt: If, exists: Exists) -> list[_Set] | None:
     names = {_name(s) for s in then}
     if any(_name(s) in names or names & free_variables(s.value) for s in other):
         return None  # the second branch would look at what the first one left
-    return [_only_where(cond, s) for s in then] + [_only_where(_not(cond), s) for s in other]
+    own, others = facts.private(stmt.then), facts.private(stmt.other)
+    found = [_only_where(cond, s, own) for s in then]
+    return found + [_only_where(_not(cond), s, others) for s in other]
 
 
-def _settings(block: tuple[Stmt, ...], used: frozenset[str], exists: Exists) -> list[_Set] | None:
+def _settings(block: _Block, used: frozenset[str], facts: Facts) -> list[_Set] | None:
     """The statements of a branch, whose condition uses some variables; None where one stays."""
     found: list[_Set] = []
-    for stmt in without_branches(block, exists) or block:
+    for stmt in without_branches(block, facts) or block:
         match stmt:
             case Assign(Var(name, FloatType() | IntType())) | IndexAssign(Var(name)):
                 fits = True
@@ -82,7 +94,7 @@ def _settings(block: tuple[Stmt, ...], used: frozenset[str], exists: Exists) -> 
                 name = place.tensor.name
                 sums = any(isinstance(node, Reduce) for node in walk(value))
                 alone = not sums and {axis.name for axis in axes} <= free_variables(place)
-                fits = alone and exists(place, stmt)
+                fits = alone and facts.exists(place, stmt)
             case _:
                 return None
         if not fits or name in used:
@@ -116,15 +128,17 @@ def _either(cond: Expr, one: _Set, two: _Set) -> _Set:
     return replace(one, value=b.select(cond, one.value, two.value, one.span))
 
 
-def _only_where(cond: Expr, stmt: _Set) -> _Set:
-    """A statement that leaves its target as it is where the condition does not hold."""
+def _only_where(cond: Expr, stmt: _Set, own: AbstractSet[str]) -> _Set:
+    """A statement that leaves its target as it is where the condition does not hold; those of its
+    ``own`` that nothing has set before are 0 there."""
     match stmt.value:
         case Reduce("sum", body) as total if stmt.op == "+=":
             # A sum of what counts, not a sum that is taken or not.
             return replace(stmt, value=replace(total, body=b.select(cond, body, _zero(body))))
         case value:
             assert isinstance(stmt.target, Var | Index)
-            nothing = _zero(stmt.target) if stmt.op == "+=" else stmt.target
+            new = stmt.op == "=" and _name(stmt) in own
+            nothing = _zero(stmt.target) if new or stmt.op == "+=" else stmt.target
             return replace(stmt, value=b.select(cond, value, nothing, stmt.span))
 
 

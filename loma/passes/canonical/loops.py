@@ -9,6 +9,7 @@ holds a group's part of a convolution goes, where one call does all groups.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ from loma.core.walk import (
     variables,
     walk,
 )  # fmt: skip
-from loma.passes.canonical.branches import Exists, without_branches
+from loma.passes.canonical.branches import Facts, without_branches
 from loma.passes.canonical.groups import copied, in_groups, with_groups
 from loma.passes.canonical.recurrences.decided import tells_one_round
 from loma.passes.canonical.views import element
@@ -79,6 +80,9 @@ def loops(module: Module, every: bool = False) -> Module:
 def without_loops(function: Function, every: bool = False) -> Function:
     """The pass on a function."""
     return _Loops(function, every).run()
+
+
+_FEW = 32  # elements: of a window of 5 by 5
 
 
 class _Refused(Exception):
@@ -154,7 +158,7 @@ class _Loops:
     def _without_branches(self, loop: For) -> For | None:
         """The loop with choices between values for its branches; None where it has none or some
         stay."""
-        body = without_branches(loop.body, self._exists(loop))
+        body = without_branches(loop.body, self._facts(loop))
         return None if body is None or body == loop.body else replace(loop, body=body)
 
     def _with_first_rounds(self, loop: For) -> For:
@@ -165,18 +169,18 @@ class _Loops:
             one = isinstance(stmt, If) and tells_one_round(
                 stmt.cond, loop, self._sizes.__contains__
             )
-            chosen = without_branches((stmt,), self._exists(loop)) if one else None
+            chosen = without_branches((stmt,), self._facts(loop)) if one else None
             body.append(stmt if chosen is None or len(chosen) != 1 else chosen[0])
         return replace(loop, body=tuple(body))
 
-    def _exists(self, loop: For) -> Exists:
-        own = Axis(loop.counter, loop.extent)
+    def _facts(self, loop: For) -> Facts:
+        around = (*self._around, Axis(loop.counter, loop.extent))
 
         def is_there(place: Index, stmt: IndexAssign) -> bool:
-            extents = {axis.name: axis.extent for axis in (*self._around, own, *stmt.axes)}
+            extents = {axis.name: axis.extent for axis in (*around, *stmt.axes)}
             return exists(place, extents, self._sizes.__contains__)
 
-        return is_there
+        return Facts(is_there, self._private)
 
     def _statements(self, loop: For) -> tuple[Stmt, ...]:
         """What the loop does, without it."""
@@ -187,7 +191,7 @@ class _Loops:
         loop = replace(loop, body=body)
         if (groups := self._groups(loop)) is not None:
             return groups
-        private = self._private(loop)
+        private = self._private(loop.body)
         self._check(loop, private)
         taken = {name for stmt in statements(loop.body) for name in axes_of(stmt)}
         name = self._names.fresh(loop.counter) if loop.counter in taken else loop.counter
@@ -251,18 +255,18 @@ class _Loops:
         total = replace(stmt, target=read, value=sums[0], axes=axes)
         return total, replace(stmt, value=exchanged(stmt.value, sums[0], read))
 
-    def _private(self, loop: For) -> set[str]:
-        """Variables of the loop alone, which each iteration sets before it looks at them."""
+    def _private(self, block: tuple[Stmt, ...]) -> set[str]:
+        """Variables of a block alone, which it sets before it looks at them."""
         found = {
             name
-            for name, times in mentions(loop.body).items()
+            for name, times in mentions(block).items()
             if name in self._declared and times == self._mentions[name]
         }
-        return {name for name in found if set_first(name, loop.body)}
+        return {name for name in found if set_first(name, block)}
 
     def _widened(self, loop: For, private: set[str]) -> dict[str, Var]:
-        """The private variables with a dimension for the counter, none of which takes more memory
-        than a tensor that has one for it, too."""
+        """The private variables with a dimension for the counter, none of which takes many times as
+        much memory as a tensor that has one for it, too."""
         rank = 0
         for node in nodes(loop.body):
             if isinstance(node, Index) and loop.counter in subscript_variables(node):
@@ -273,13 +277,13 @@ class _Loops:
             var = self._declared[name]
             match var.type:
                 case TensorType(tuple() as own, element):
-                    dims: tuple[Expr, ...] = (count, *own)
+                    dims: tuple[Expr, ...] = _with_counter(own, count, own)
                 case FloatType() | IntType():
                     dims, element = (count,), "float" if var.type == FLOAT else "int"
                 case _:
                     raise _Refused
             fixed = all(sizes.keeps_value(dim, self._changed) for dim in dims)
-            if not fixed or sum(dim != ONE for dim in dims) > rank:
+            if not fixed or _rank(dims) > rank:
                 raise _Refused
             found[name] = replace(var, type=TensorType(dims, element))
         return found
@@ -426,6 +430,19 @@ def _with_counters(
             yield from _with_counters(block, inner)
 
 
+def _with_counter(parts: tuple[Expr, ...], own: Expr, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Sizes or subscripts with that of a loop's counter: in front, but behind those of a window, so
+    that neighbours of a place in the window are as many lanes as the loop has rounds."""
+    window = bool(dims) and all(sizes.constant(dim) is not None for dim in dims)
+    return (*parts, own) if window else (own, *parts)
+
+
+def _rank(dims: tuple[Expr, ...]) -> int:
+    """How many dimensions there are but for constants that multiply the elements by a few."""
+    constants = [size for size in map(sizes.constant, dims) if size is not None]
+    return len(dims) - len(constants) if math.prod(constants) <= _FEW else len(dims)
+
+
 def mentions(body: tuple[Stmt, ...]) -> Counter[str]:
     """How many statements mention each variable, declarations without a value aside."""
     found: Counter[str] = Counter()
@@ -536,7 +553,8 @@ class _Rows:
         match expr:
             case Index(Var(name), subscripts, type_) if name in self.private:
                 inner = tuple(map(self._expr, subscripts))
-                return Index(self.private[name], (own, *inner), type_, expr.span)
+                dims = sizes.dims_of(expr.base)
+                return Index(self.private[name], _with_counter(inner, own, dims), type_, expr.span)
             case Var(name, type_) if name in self.private:
                 return Index(self.private[name], (own,), type_, expr.span)
             case _:
