@@ -1,8 +1,9 @@
-"""Conditions that only keep one read inside its tensor, around more than that read.
+"""Reads that are others at the border of their tensor.
 
 ``x[i + p] * w[p] if i + p < N else 0.0`` is no ``zero_pad``, as zero times a w that is not finite
-is NaN. But it holds where the read has an element, and only there: so its loops are those of a
-padded read, which need no test but at the border.
+is NaN, nor is ``x[i + 1] if i + 1 < N else x[0]``. But the condition holds where the read has an
+element, and only there: so its loops are those of a padded read, which need no test but at the
+border. Nor do those of ``x[(i + 1) % N]`` divide elsewhere.
 """
 
 from __future__ import annotations
@@ -12,8 +13,22 @@ from typing import TYPE_CHECKING
 
 from loma.backends.lowering.frames import may_throw
 from loma.backends.schedule.marks import EXISTS, mark_of, unmarked
+from loma.core import sizes
 from loma.core.bounds import is_never_negative, unsaid_of
-from loma.core.ir import INT, Axis, Builtin, Expr, FloatConst, Index, Reduce, Select, Var, ZeroPad
+from loma.core.ir import (
+    FLOAT,
+    INT,
+    Axis,
+    Binary,
+    Builtin,
+    Expr,
+    FloatType,
+    Index,
+    Reduce,
+    Select,
+    Var,
+    ZeroPad,
+)  # fmt: skip
 from loma.core.walk import free_variables, map_children, walk
 
 if TYPE_CHECKING:
@@ -26,11 +41,36 @@ def at_borders(context: FunctionContext, axes: tuple[Axis, ...], expr: Expr) -> 
     match expr:
         case Reduce():
             return expr
-        case Select(cond, then, FloatConst(0.0)):
+        case Select(cond, then, other):
             found = _padded(context, axes, cond, then)
-            if found is not None:
-                return replace(expr, cond=Builtin(EXISTS, (found[0],), INT), then=found[1])
+            if found is not None and not any(isinstance(n, Reduce) for n in walk(other)):
+                test = Builtin(EXISTS, (found[0],), INT)
+                return replace(
+                    expr, cond=test, then=found[1], other=at_borders(context, axes, other)
+                )
+        case Index(type=FloatType()) if (straight := _straight(context, axes, expr)) != expr:
+            pad = ZeroPad(straight, expr.span)
+            return Select(Builtin(EXISTS, (pad,), INT), pad, expr, FLOAT, expr.span)
+        case Index():
+            return expr
     return map_children(expr, lambda child: at_borders(context, axes, child))
+
+
+def _straight(context: FunctionContext, axes: tuple[Axis, ...], read: Index) -> Index:
+    """The read without remainders by the size of a dimension, which change nothing inside of it."""
+
+    def plain(subscript: Expr, dim: Expr) -> Expr:
+        match subscript:
+            case Binary("%", place, size) if sizes.equal(size, dim):
+                parts = sizes.affine(place, axes)
+                return subscript if parts is None or not parts[0] else place
+            case _:
+                return subscript
+
+    if any(mark_of(subscript) is not None for subscript in read.subscripts):
+        return read
+    dims = context.dims(read.base)
+    return replace(read, subscripts=tuple(map(plain, read.subscripts, dims)))
 
 
 def _padded(

@@ -148,7 +148,9 @@ class Nest(ABC):
                 tests = self._exists(pad)
                 if not tests:
                     return take(then)
-                first, second = take(then), take(other)
+                first = take(then)
+                with self._conditional():
+                    second = take(other)
                 return replace(expr, cond=b.every(tests), then=first, other=second)
             case Select(cond, then, other):
                 with self._conditional():

@@ -24,6 +24,7 @@ from loma.core.ir import (
     IntConst,
     Op,
     Reduce,
+    Select,
     Var,
     ZeroPad,
 )  # fmt: skip
@@ -132,8 +133,11 @@ def _plus(total: Expr, number: Expr, stride: Expr) -> Expr:
 
 
 def reads(expr: Expr, axes: tuple[Axis, ...]) -> Iterable[tuple[Index, tuple[Axis, ...], bool]]:
-    """Every element read below an expression, with the axes in scope and whether it is padded."""
+    """Every element read below an expression, with the axes in scope and whether it is padded, but
+    for those in place of padded reads outside their tensors."""
     match expr:
+        case Select(Builtin(name), then) if name == EXISTS:
+            yield from reads(then, axes)
         case Reduce(_, body, own):
             for axis in own:
                 yield from reads(axis.extent, axes)

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING
 from loma.backends.schedule.marks import CHECKED, HELD
 from loma.core import sizes
 from loma.core.bounds import facts, stays_inside
-from loma.core.ir import INT, Axis, Builtin, Expr, Index, Reduce, TensorType, Var, ZeroPad
+from loma.core.ir import (
+    INT,
+    Axis,
+    Builtin,
+    Expr,
+    Index,
+    IntConst,
+    Reduce,
+    TensorType,
+    Var,
+    ZeroPad,
+)  # fmt: skip
 from loma.core.walk import map_children, map_guarded
 
 if TYPE_CHECKING:
@@ -33,6 +44,8 @@ def marked(root: Expr, axes: tuple[Axis, ...], context: FunctionContext) -> Expr
         if stays_inside(subscript, dim, extents, context.is_size):
             return subscript
         known = tuple(fact for guard in guards for fact in facts(guard))
+        # None of the axes is empty where anything is read.
+        known += tuple(sizes.arith("-", axis.extent, IntConst(1)) for axis in scope)
         name = HELD if stays_inside(subscript, dim, extents, context.is_size, known) else CHECKED
         return Builtin(name, (subscript,), INT, subscript.span)
 

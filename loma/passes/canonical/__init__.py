@@ -18,6 +18,7 @@ from loma.passes.canonical.dimensions.layouts import layouts as layouts
 from loma.passes.canonical.dimensions.pieces import pieces as pieces
 from loma.passes.canonical.dimensions.quotients import quotients as quotients
 from loma.passes.canonical.dimensions.shapes import shapes as shapes
+from loma.passes.canonical.dimensions.turns import turns as turns
 from loma.passes.canonical.dimensions.units import units as units
 from loma.passes.canonical.exponentials import exponentials as exponentials
 from loma.passes.canonical.factor import factor as factor
@@ -67,7 +68,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "loops" in wanted:
         module = states(loops(extremes(increments(whole_ranges(module))), every))
     if "divisions" in wanted:
-        module = quotients(module)
+        module = turns(quotients(module))
     module = zeroing(first_write(module))
     if "additions" in wanted and not every:
         module = totals(module)
