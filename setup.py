@@ -111,6 +111,7 @@ setup(
             "runtime/*/*.h",
             "runtime/*/*.cpp",
             "device/*.h",
+            "device/*/*.h",
             "native/*.cpp",
             "native/*.h",
             "native/*.j2",

@@ -11,6 +11,7 @@ from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.cpp import Expressions, element_type, scalar_type
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
+from loma.backends.kernels.ir import Inner
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.host import HostNode
 from loma.backends.schedule.target import Target
@@ -68,9 +69,10 @@ class CppContext(FunctionContext):
     parts of others. ``steady``: in kernels, tensors of the outside, which keep their memory, and
     whether the kernel writes to them; ``taken``: the pointers to those that it uses, the tensor,
     and whether it is written. ``registers``: on a GPU, those of a kernel's private tensors that
-    each of its threads has, and ``shared`` the tensors in memory that it writes. ``captured``: what
-    text for another device takes of the host, and ``helpers`` the scalar functions of the module in
-    such text; ``serves_lists``: the function's kernel may run for several calls at once;
+    each of its threads has, and ``shared`` the tensors in memory that it writes; ``lanes``: the
+    inner loop whose statements are written. ``captured``: what text for another device takes of
+    the host, and ``helpers`` the scalar functions of the module in such text; ``serves_lists``: the
+    function's kernel may run for several calls at once;
     ``narrow_reads``: tensors that kernels read in the narrow dtype of the call; ``narrowed``: those
     that the host has in it, too, and whether it has by now.
     """
@@ -86,6 +88,7 @@ class CppContext(FunctionContext):
         self.taken: dict[str, tuple[Var, bool]] = {}
         self.registers: frozenset[str] = frozenset()
         self.shared: frozenset[str] = frozenset()
+        self.lanes: Inner | None = None
         self.captured: Captured | None = None
         self.helpers = ""
         self.serves_lists = False

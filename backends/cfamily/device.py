@@ -25,6 +25,7 @@ from loma.backends.schedule.host import (
     Serial,
     Spread,
     Stream,
+    Lanes,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.target import Target
@@ -38,6 +39,7 @@ DeviceNode: TypeAlias = (
     | Group
     | Spread
     | Carry
+    | Lanes
     | Stream
     | Pass
     | PairsPass

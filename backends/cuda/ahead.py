@@ -54,7 +54,7 @@ def of_kernel(
     """All forms of one kernel."""
     for architecture in architectures:
         for form in forms(kernel, architecture):
-            for real in REALS[: 1 if form.narrow or kernel.how == "items" else None]:
+            for real in REALS[: 1 if form.narrow or kernel.how in ("items", "lanes") else None]:
                 yield Task(path, function, kernel, form, real, architecture)
 
 

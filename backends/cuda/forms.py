@@ -12,9 +12,10 @@ from typing import Literal
 
 from loma.backends.cfamily.source import GeneratedSource
 
-How = Literal["statement", "fused", "serial", "sweep", "pairs", "items"]
+How = Literal["statement", "fused", "lanes", "serial", "sweep", "pairs", "items"]
 
 _THREADS, _WARP, _LARGEST = 256, 32, 512
+_FEW = 16  # a number that says how many registers a kernel takes
 _KNOWN = 64  # a number of kernels for known numbers
 _NARROW = ("", "bfloat16", "float16")
 _MEMORY = ("workspace", "", "far")  # by what ``shared`` says
@@ -26,7 +27,8 @@ class Kernel:
     where none is known. ``numbers``: how many it is given. ``shares``: threads share the steps of
     an iteration, ``across`` or along memory; ``splits``: blocks may, too. ``private``: iterations
     have memory of their own. ``lists``: a launch may serve positions of lists.
-    ``narrow``: tensors are read in a dtype of 16 bits."""
+    ``narrow``: tensors are read in a dtype of 16 bits. ``fixed``: how many of its numbers each form
+    is compiled for."""
 
     name: str
     text: str
@@ -39,6 +41,7 @@ class Kernel:
     private: bool = False
     lists: bool = False
     narrow: bool = False
+    fixed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Form:
     """What the headers of kernels are told, but for the type of numbers. ``known``: all numbers of
     the kernel are constants, and its pointers aligned. ``narrow``: the operands of matrix units are
     bfloat16, 1, or float16, 2, in rows of so many numbers at most; ``groups`` of four warps use the
-    units together on Hopper GPUs."""
+    units together on Hopper GPUs. ``lanes`` have a value of an inner loop."""
 
     threads: int
     team: int = 1
@@ -60,6 +63,7 @@ class Form:
     lists: bool = False
     groups: int = 0
     registers: int = 0
+    lanes: int = 0
 
     @property
     def name(self) -> str:
@@ -72,6 +76,7 @@ class Form:
         parts += ["lists"] * self.lists
         parts += [f"{_NARROW[self.narrow]}_{self.depth}_{self.width}"] * (self.narrow > 0)
         parts += [f"groups{self.groups}"] * (self.groups > 0)
+        parts += [f"lanes{self.lanes}"] * (self.lanes > 0)
         return "_".join(parts)
 
 
@@ -104,6 +109,10 @@ def _forms(kernel: Kernel, architecture: str) -> Iterator[Form]:
             small = Form(threads, narrow=1, depth=64, width=64, groups=2, registers=registers)
             yield from (small, replace(small, narrow=2))
             yield replace(small, depth=128, width=128, registers=0 if threads == 256 else registers)
+        return
+    if kernel.how == "lanes":
+        form = Form(_LARGEST, _LARGEST, lanes=4)
+        yield from (form, replace(form, shared=0), replace(form, shared=2))
         return
     yield Form(_THREADS)
     if kernel.how == "fused":
@@ -140,6 +149,9 @@ def options(kernel: Kernel, form: Form, real: str) -> list[str]:
         found.append(f"-DLOMA_GROUPS={form.groups}")
     if form.registers:
         found.append(f"-DLOMA_REGISTERS={form.registers}")
+    if form.lanes:
+        found.append(f"-DLOMA_LANES={form.lanes}")
+    found += [f"-DLOMA_FIXED_{k}={_FEW}" for k in range(kernel.fixed)]
     if form.lists:
         found += ["-DLOMA_ALIGNED", "-DLOMA_LISTED"]
     if form.known:

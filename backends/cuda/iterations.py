@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from loma.backends.cfamily.device import DeviceNode
 from loma.backends.kernels.ir import Kernel
-from loma.backends.schedule.host import Branch, Count, HostNode, Repeat, Unit
+from loma.backends.schedule.host import Branch, Count, HostNode, Lanes, Repeat, Unit
 from loma.backends.schedule.ir import Parallel
 from loma.backends.schedule.walk import map_expressions
 from loma.core import sizes
@@ -53,7 +53,7 @@ def _node(node: DeviceNode | HostNode, joins: Sequence[Joined]) -> HostNode:
     match node:
         case Parallel():
             return map_expressions(node, lambda expr: joined(expr, joins))
-        case Unit() | Count() | Repeat():
+        case Unit() | Count() | Repeat() | Lanes():
             return replace(node, body=with_joined(node.body, joins))
         case Branch():
             then, other = (with_joined(block, joins) for block in (node.then, node.other))

@@ -9,6 +9,7 @@ while its body is written.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from loma.backends.cfamily import syntax as c
@@ -19,6 +20,7 @@ from loma.backends.cfamily.loops import iterations, write_check
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda import shapes, texts
+from loma.backends.cuda.inner import fixed, geometry, worth_it, write_in_lanes, write_lanes
 from loma.backends.cuda.iterations import ITERATION, joined_indices, with_joined
 from loma.backends.cuda.owned import OwnedText, reads_ahead
 from loma.backends.cuda.pairs import write_either, write_pairs
@@ -44,6 +46,7 @@ from loma.backends.schedule.host import (
     Spread,
     Stream,
     flat,
+    Lanes,
 )  # fmt: skip
 from loma.backends.schedule.ir import (
     AllReduce,
@@ -66,8 +69,12 @@ _NONE, _ONE = IntConst(0), IntConst(1)
 def write(owner: HostWriter, node: DeviceNode) -> None:
     """Writes a node where ``owner`` stands, on the host or in a kernel."""
     match node:
+        case Parallel() if owner.context.lanes is not None:
+            write_in_lanes(owner, node)
         case Parallel() if owner.context.captured is not None:
             _write_in_team(owner, node)
+        case Lanes():
+            write_lanes(owner, node)
         case InPlace():
             write_in_place(owner, node)
         case Parallel():
@@ -171,12 +178,19 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
 
 def _write_launch(owner: HostWriter, launch: Launch) -> None:
     context, writer, kernel = owner.context, owner.writer, launch.kernel
+    if launch.within is not None:
+        with writer.block(f"if ({worth_it(context, launch.within)})"):
+            _write_launch(owner, launch.within)
+        with writer.block("else"):
+            _write_launch(owner, replace(launch, within=None))
+        return
     over = ", ".join(axis.name for axis in kernel.axes)
     writer.comment(f"kernel over {over}{host.lines_of(kernel.source)}")
     made = Start(owner, "kernel", kernel.source, shares=_is_several(launch.body))
     named = _named(launch)
     own = {*assigned(kernel.body), *counters(kernel.body), *(axis.name for axis in kernel.axes)}
     own |= {var.name for var in (kernel.count, kernel.first, *launch.scalars) if var is not None}
+    own |= {node.inner.axis.name for node in launch.loops}
     if kernel.blocks is not None:
         own.add(kernel.blocks.number.name)
     if kernel.carried is not None:
@@ -221,6 +235,15 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
         for name, (type_, argument) in captured.params.items():
             made.number(type_, name, argument)
         context.taken, context.registers, context.shared = {}, frozenset(), frozenset()
+        if launch.loops:
+            values, lanes = geometry(context, launch)
+            far = "workspace_.far()" if buffers else "0"
+            made.write(
+                body, "lanes", c.item_text(count), values, lanes, "workspace_.bytes()", far,
+                before=texts.INNER, private=bool(buffers),
+                fixed=tuple(context.parameter(Var(name, INT))[0] for name in fixed(launch)),
+            )  # fmt: skip
+            return
         carried = kernel.carried
         teams = () if carried is None else (c.item_text(context.ints(carried.teams)),)
         made.write(

@@ -29,7 +29,7 @@ def _launches(tree: Sequence[HostNode]) -> int:
         match node:
             case Unit(_, inner):
                 count += _launches(inner)
-            case Launch() | Parallel(totals=()):
+            case Launch(within=None) | Parallel(totals=()):
                 count += 1
             case CheckRange() | CheckSome():
                 pass

@@ -1,5 +1,5 @@
-"""Passes over pairs as CUDA C++ (``device/pairs.h``), and how the host chooses between these and
-other kernels."""
+"""Passes over pairs as CUDA C++ (``device/matrix/pairs.h``), and how the host chooses between
+these and other kernels."""
 
 from __future__ import annotations
 

@@ -87,11 +87,14 @@ class Start:
 
     def write(
         self, body: Writer, how: How, *given: str, before: str = "", shape: Shape = _USUAL,
-        **facts: bool,
+        fixed: Sequence[str] = (), **facts: bool,
     ) -> None:  # fmt: skip
         """The kernel with that body goes to the context, behind ``before``, the launch, which is
         ``given`` sizes and has that ``shape``, to where the host stands; ``facts`` are those of a
-        :class:`Kernel`."""
+        :class:`Kernel`. Numbers that are ``fixed`` every form is compiled for."""
+        self._numbers = {
+            name: self._numbers[name] for name in dict.fromkeys((*fixed, *self._numbers))
+        }
         self._add_narrow(body)
         kernel = Writer()
         kernel.comment("\n".join(map(statement_text, self._source)))
@@ -100,7 +103,7 @@ class Start:
         params = ",\n    ".join([*self._params, *numbers, "const loma::Grid grid_"])
         kernel.line(f"    {params}) {{")
         for k, name in enumerate(self._numbers):
-            kernel.line(f"  LOMA_NUMBER({k}, {name});")
+            kernel.line(f"  LOMA_{'FIXED' if k < len(fixed) else 'NUMBER'}({k}, {name});")
         kernel.extend([f"  LOMA_POINTER({name});" for name in self._pointers])
         kernel.extend([f"  LOMA_EXCHANGED({name});" for name in self._exchanged])
         kernel.extend([f"  {line}" for line in self._elements])
@@ -118,11 +121,13 @@ class Start:
         context = self._context
         line = next((s.span.line for s in self._source if s.span.line), 0)
         line = line_in_file(line) if line else 0
-        record = Kernel(self.name, text, line, how, len(self._numbers), **facts)
+        record = Kernel(self.name, text, line, how, len(self._numbers), fixed=len(fixed), **facts)
         context.kernels.append(asdict(replace(record, lists=context.serves_lists)))
         made = f'"{self.name}", R"loma(\n{text}\n)loma"' + ", true" * context.serves_lists
-        if context.choices is not None:  # which a tuner makes for known numbers
-            made += ", false, true"
+        if context.choices is not None or fixed:  # a tuner makes kernels for known numbers
+            made += ", false, true" if context.choices is not None else ", false, false"
+        if fixed:
+            made += f", {len(fixed)}"
         context.loops.append(f"static loma::gpu::Kernel {self.name}({made});")
         writer = self._owner.writer
         writer.declare(f"loma::gpu::Launch launch_({self.name}, sizeof(real));")

@@ -1,5 +1,6 @@
-"""Sweeps as CUDA C++: one pass over columns by the matrix units (``device/sweep.h``), with the
-program's own text for what becomes of a product, and where the host can do without, other kernels.
+"""Sweeps as CUDA C++: one pass over columns by the matrix units (``device/matrix/sweep.h``), with
+the program's own text for what becomes of a product, and where the host can do without, other
+kernels.
 """
 
 from __future__ import annotations

@@ -11,14 +11,15 @@ _FILES = (
     "openmp/runtime/arithmetic.h", "openmp/runtime/special.h", "openmp/runtime/spans.h",
     "cuda/runtime/report.h",
     "cuda/device/checks.h", "cuda/device/containers.h", "cuda/device/device.h",
-    "cuda/device/divide.h", "cuda/device/grid.h", "cuda/device/halves.h", "cuda/device/items.h",
-    "cuda/device/lists.h",
-    "cuda/device/matrix_units.h", "cuda/device/pairs.h", "cuda/device/parts.h",
+    "cuda/device/divide.h", "cuda/device/grid.h", "cuda/device/halves.h", "cuda/device/inner.h",
+    "cuda/device/items.h", "cuda/device/lists.h",
+    "cuda/device/matrix/matrix_units.h", "cuda/device/matrix/pairs.h", "cuda/device/parts.h",
     "cuda/device/places.h", "cuda/device/reduce.h", "cuda/device/several.h",
     "cuda/device/statement.h", "cuda/device/std.h",
-    "cuda/device/sweep.h", "cuda/device/team.h", "cuda/device/values.h",
-    "cuda/device/vector_math.h", "cuda/device/warp_pairs.h", "cuda/device/warp_sweep.h",
-    "cuda/device/warpgroups.h", "cuda/device/wide_pairs.h", "cuda/device/wide_sweep.h",
+    "cuda/device/team.h", "cuda/device/values.h", "cuda/device/vector_math.h",
+    "cuda/device/matrix/sweep.h", "cuda/device/matrix/warp_pairs.h",
+    "cuda/device/matrix/warp_sweep.h", "cuda/device/matrix/warpgroups.h",
+    "cuda/device/matrix/wide_pairs.h", "cuda/device/matrix/wide_sweep.h",
 )  # fmt: skip
 _STANDARD = {
     "std.h": ("algorithm", "cmath", "cstddef", "cstdint", "functional", "limits"),
@@ -31,6 +32,8 @@ INCLUDE = '#include "device.h"\n'
 LONG = "#define LOMA_LONG\n"
 # What it has besides where scalar functions come with it.
 VALUES = '#include "values.h"\n'
+# What one has with inner loops.
+INNER = '#include "inner.h"\n'
 # What one has that is a pass over columns.
 SWEEP = '#include "sweep.h"\n'
 PAIRS = '#include "pairs.h"\n'

@@ -17,6 +17,7 @@ from loma.backends.kernels.carried import with_sums
 from loma.backends.kernels.counted import counted
 from loma.backends.kernels.diagonals import without_diagonals
 from loma.backends.kernels.eager import with_eager_choices
+from loma.backends.kernels.inner import within
 from loma.backends.kernels.ir import (
     Carrying,
     Chain,
@@ -219,7 +220,10 @@ class _Kernels:
                 continue
             private = self.runs.temporaries(run.statements, shared, loop)
             kernel = make_kernel(run.statements, shared, private, self.names)
-            out += [*run.before, self._flattened(kernel)]
+            kernel = self._flattened(kernel)
+            if self.inside is not None:
+                kernel = replace(kernel, within=within(kernel, self.names))
+            out += [*run.before, kernel]
             position = run.end
         return tuple(out)
 

@@ -15,7 +15,9 @@ from loma.backends.kernels.pairs import Pairs
 from loma.backends.kernels.regions import Moderate
 from loma.backends.kernels.sweeps import Found
 from loma.core.effects import assigned, declared
-from loma.core.ir import Axis, Declare, Expr, For, If, IntConst, Stmt, Var, While
+from loma.core.ir import (
+    Axis, Declare, Expr, For, If, IndexAssign, IntConst, Stmt, Var, While,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Kernel:
 
     ``inner``: on machines with many threads an iteration has one value of each of these axes, too.
     With ``carried`` there are fewer teams of threads than iterations, and these have sums.
+    ``within``: what may run instead, on machines with many threads, where sizes make it worth it.
     """
 
     axis: Axis
@@ -53,6 +56,7 @@ class Kernel:
     parts: tuple[Var, ...] = ()
     inner: tuple[Axis, ...] = ()
     carried: Carried | None = None
+    within: Within | None = None
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -79,6 +83,46 @@ class Carried:
     end: tuple[Stmt, ...]
     number: Var
     teams: Var
+
+
+@dataclass(frozen=True, slots=True)
+class InnerSum:
+    """Each thread adds to its own elements of ``own``; ``parts`` have those of some threads, and
+    then begin with what all together found, which ``behind`` puts where it belongs."""
+
+    own: Var
+    parts: Var
+    behind: IndexAssign
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """A loop in a kernel's iteration: ``body`` for each value of ``axis``. Threads that have a
+    value share what is as long as ``lanes``. It stands for the statements ``source`` of these
+    ``numbers``.
+
+    ``private`` are numbers that belong to a value, in registers of all threads that have it;
+    ``rows`` and what is summed over the axis, the elements of ``sums``, are in registers of those
+    threads that go through them. ``hidden``: what the kernel calls those that are private."""
+
+    numbers: tuple[int, ...]
+    source: tuple[Stmt, ...]
+    axis: Axis
+    body: tuple[Stmt, ...]
+    private: tuple[Var, ...]
+    rows: tuple[Var, ...]
+    sums: tuple[InnerSum, ...]
+    lanes: Expr
+    hidden: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """A kernel's body with ``loops`` in it, and its private tensors there."""
+
+    body: tuple[Stmt, ...]
+    loops: tuple[Inner, ...]
+    private: tuple[Var, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from loma.backends.kernels.cut import Cut, zeros
@@ -114,6 +114,20 @@ def _blocked(
         blocks=blocks, parts=tuple(part.tensor for part in parts),
     )  # fmt: skip
     return kernel, [part.behind for part in parts]
+
+
+def at_index(
+    group: tuple[Stmt, ...],
+    called: Sequence[str],
+    index: Var,
+    dims: dict[str, int],
+    private: dict[str, Var],
+    names: Names,
+) -> tuple[Stmt, ...]:
+    """The statements of a group for one value of an index that their index statements call so;
+    ``dims``: which dimension the ``private`` tensors lack then."""
+    rewriting = _Rewriting(index, iter(called), dims, private, names)
+    return tuple(map(rewriting.statement, group))
 
 
 def _without(var: Var, dim: int) -> TensorType:

@@ -315,6 +315,12 @@ def _forms_of(stmt: IndexAssign, index: Axis) -> Forms | None:
     return found
 
 
+def forms_along(stmt: IndexAssign, axis: Axis) -> Forms | None:
+    """For each tensor that a statement accesses: at which dimensions an axis of it stands, None
+    where it does not occur. No result where it takes part in a subscript in any other way."""
+    return _forms_of(stmt, axis)
+
+
 @remembered
 def opened(stmt: IndexAssign) -> IndexAssign:
     """``T[i] = sum(e for k in K)`` as ``T[i] += e``, which is the same when T is all zero."""

@@ -20,11 +20,13 @@ from loma.backends.kernels.ir import (
     panels_of,
     statements_of,
     temporaries,
+    Inner,
+    Within,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.kernels.sweeps import mentioned_in
-from loma.backends.lowering import joined, spread, together
+from loma.backends.lowering import joined, lanes, spread, together
 from loma.backends.lowering.index_statements import index_statement, library_call
 from loma.backends.lowering.once import once_checks
 from loma.backends.lowering.serial import is_serial, tensors_in
@@ -127,6 +129,10 @@ class Lowering:
         self._touched: set[str] = set()
         self._outermost = True
         self._current: Stmt | None = None
+        self._loops: dict[
+            int, Inner
+        ] = {}  # of the kernel that is lowered, by their first statements
+        self._in_lanes = False
         # In a backward function an adjoint that nobody wants stays undefined: its last parameters
         # say which results are wanted.
         function = context.function
@@ -143,6 +149,11 @@ class Lowering:
         position = 0
         while position < len(steps):
             kernel = self._context.kernel
+            inner = self._loop_at(block, position)
+            if inner is not None:
+                out += self._lanes(inner)
+                position += len(inner.source)
+                continue
             run = () if kernel is None else joined.run_at(block, position, kernel.count)
             if kernel is not None and len(run) > 1:
                 blank = {k - position for k in fresh}
@@ -151,7 +162,8 @@ class Lowering:
             else:
                 made = self._step(steps[position], block, position, fresh)
                 inside, machine = kernel is not None, self._context.machine
-                both = together.unit(out[-1], made, machine, inside) if out else None
+                joins = out and not self._in_lanes
+                both = together.unit(out[-1], made, machine, inside) if joins else None
                 out[len(out) - (both is not None) :] = made if both is None else [both]
                 position += 1
         self._outermost = before
@@ -414,12 +426,59 @@ class Lowering:
             bytes_, body, frozenset(assigned((*kernel.body, *_last(kernel)))),
             1 if kernel.rows else context.machine.block_least, one, end,
         )  # fmt: skip
+        if kernel.within is not None:
+            launch = replace(launch, within=self._with_loops(kernel, kernel.within))
         alone = context.machine.teams and kernel.carried is None
         work = spread.work(kernel, one) if alone else None
         if work is None:
             return [*nodes, launch]
         iterations = spread.iterations(kernel, one)
         return [*nodes, Spread(launch, iterations, *work, self._one_by_one(kernel))]
+
+    def _with_loops(self, kernel: Kernel, within: Within) -> Launch | None:
+        """The kernel with inner loops; None where one of their statements is no loop that lanes can
+        share."""
+        context = self._context
+        kernel = replace(kernel, body=within.body, private=within.private, within=None)
+        indices = {axis.name for axis in kernel.axes} | {each.axis.name for each in within.loops}
+        context.kernel = KernelScope(frozenset(indices), None, dict(kernel.dropped), {})
+        cleared: list[HostNode] = [
+            Clear(var) for var in within.private if var.name in kernel.zeroed
+        ]
+        lazy, self._lazy = self._lazy, {}
+        self._loops = {each.numbers[0]: each for each in within.loops}
+        with context.within(*_moving(kernel)):
+            body = (*cleared, *self.block(kernel.body, outermost=False))
+        self._loops = {}
+        self._lazy = lazy
+        context.kernel = None
+        parts = {each.parts.name for loop in within.loops for each in loop.sums}
+        alive = lifetimes(kernel, tuple(loop.source for loop in within.loops))
+        end = max((last for _, last in alive.values()), default=0)
+        buffers = tuple(
+            Buffer(var, *((0, end) if var.name in parts else alive[var.name]))
+            for var in within.private
+        )
+        steps, _ = spread.steps_of(kernel.body, {kernel.axis.name})
+        writes = frozenset((*assigned(kernel.body), *parts))
+        made = Launch(kernel, steps, buffers, _scalars(kernel), (), (), body, writes)
+        return made if all(map(lanes.can_share, made.loops)) else None
+
+    def _loop_at(self, block: Sequence[Stmt], position: int) -> Inner | None:
+        found = self._loops.get(block[position].number)
+        if found is None:
+            return None
+        numbers = tuple(stmt.number for stmt in block[position : position + len(found.numbers)])
+        return found if numbers == found.numbers else None
+
+    def _lanes(self, inner: Inner) -> list[HostNode]:
+        """An inner loop, the checks of its statements in front of it."""
+        loops, self._loops, self._in_lanes = self._loops, {}, True
+        with self._context.within(inner.axis):
+            found = self.block(inner.body, outermost=False)
+        self._loops, self._in_lanes = loops, False
+        behind = self.block(tuple(each.behind for each in inner.sums), outermost=False)
+        return [*lanes.loop(inner, found), *behind]
 
     def _one_by_one(self, kernel: Kernel) -> tuple[HostNode, ...]:
         """A kernel's statements with the tensors that are private to its iterations."""

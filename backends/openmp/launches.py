@@ -35,6 +35,7 @@ from loma.backends.schedule.host import (
     Spread,
     Stream,
     single,
+    Lanes,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core import sizes
@@ -61,7 +62,7 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
             _write_zeros(owner, var)
         case Pass(otherwise=otherwise) | Either(otherwise=otherwise):  # there are no matrix units
             owner.nodes(otherwise)
-        case PairsPass() | Group() | Spread() | Carry():
+        case PairsPass() | Group() | Spread() | Carry() | Lanes():
             raise AssertionError(node)
         case _:
             assert_never(node)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from loma.backends.kernels.ir import Chain, Kernel, Panels, Sweep, Until, kernels_of
+from loma.backends.kernels.ir import Chain, Inner, Kernel, Panels, Sweep, Until, kernels_of
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.core import sizes
@@ -323,6 +323,7 @@ class Launch:
     iteration is a block of values, ``least`` or more: so many that what they take, ``bytes`` each,
     stays in the first-level cache; or, ``single``, one value. ``writes``: tensors that are written.
     ``end``: what a team that carries sums (``kernel.carried``) runs behind its last iteration.
+    ``within``: the same with inner loops, where the sizes of these make them worth it.
     """
 
     kernel: Kernel
@@ -336,6 +337,23 @@ class Launch:
     least: int = 1
     single: bool = False
     end: tuple[HostNode, ...] = ()
+    within: Launch | None = None
+
+    @property
+    def loops(self) -> tuple[Lanes, ...]:
+        """The inner loops."""
+        return tuple(node for node in flat(self.body) if isinstance(node, Lanes))
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """An inner loop of a kernel: ``body`` for each value of ``inner.axis``, by some lanes each, who
+    share what is as long as ``inner.lanes``; then its sums are joined. ``few``: how many numbers of
+    a value each of these lanes goes through by itself; it is worth it if these are few."""
+
+    inner: Inner
+    body: tuple[HostNode, ...]
+    few: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,7 +479,7 @@ class Either:
 HostNode: TypeAlias = (
     Reserve | Allocate | Clear | Drop | Permute | Later | CheckRange | CheckSome | CheckOnce
     | Contract | Convolve | Run | Unit | Branch | Count | Repeat | Serial | Launch | Stream
-    | Group | Spread | Carry | Pass | PairsPass | Either | Parallel | InPlace
+    | Group | Spread | Carry | Pass | PairsPass | Either | Parallel | InPlace | Lanes
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from loma.backends.kernels.pairs import Pairs
@@ -39,6 +40,7 @@ from loma.backends.schedule.host import (
     Spread,
     Stream,
     Unit,
+    Lanes,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.printer import INDENT, indented, name, named, print_tree, text
@@ -112,8 +114,23 @@ def _node(node: HostNode) -> list[str]:
             return [head, *_block(body)]
         case Serial(_, body, writes):
             return [f"on one thread:  # writes {', '.join(sorted(writes))}", *_block(body)]
-        case Launch():
+        case Launch(within=None):
             return _launch(node)
+        case Launch(within=within):
+            assert within is not None
+            loops = "; ".join(map(_worth_it, within.loops))
+            plain = replace(node, within=None)
+            return [f"if {loops}:", *_block((within,)), "otherwise:", *_block((plain,))]
+        case Lanes(inner, body):
+            own = (*inner.private, *inner.rows, *(each.own for each in inner.sums))
+            head = f"inner {inner.axis.name} in range({text(inner.axis.extent)}):"
+            facts = f"  # lanes share {text(inner.lanes)} elements"
+            lines = [
+                head + facts,
+                *indented([f"own {_declared(var)}" for var in own]),
+                *_block(body),
+            ]
+            return [*lines, *(f"join {each.own.name} in {each.parts.name}" for each in inner.sums)]
         case Group():
             made = ", ".join(map(_declared, (node.cells, node.order, node.lengths)))
             head = f"if {text(node.count)} additions are many:  # {made}"
@@ -238,6 +255,11 @@ def _pieces(pieces: Sequence[Piece]) -> list[str]:
         return []
     parts = (f"{name(piece.tensor)} in dimension {piece.dim}" for piece in pieces)
     return [f"# parts of {', '.join(parts)}"]
+
+
+def _worth_it(node: Lanes) -> str:
+    inner, few = node.inner, ", ".join(map(text, node.few))
+    return f"{text(inner.axis.extent)} values of {text(inner.lanes)} are many, {few} few"
 
 
 def _launch(node: Launch) -> list[str]:

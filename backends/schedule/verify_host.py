@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from loma.backends.kernels.ir import Inner
 from loma.backends.schedule.host import (
     Allocate,
     Branch,
@@ -36,6 +37,8 @@ from loma.backends.schedule.host import (
     Spread,
     Stream,
     Unit,
+    Lanes,
+    flat,
 )  # fmt: skip
 from loma.backends.schedule.host_printer import head
 from loma.backends.schedule.ir import InPlace, Parallel
@@ -188,6 +191,10 @@ class _Verifier:
                 self.serial, self.writes = False, before
             case Launch():
                 self.launch(node)
+                if node.within is not None:
+                    self.launch(node.within)
+            case Lanes(inner, body, few):
+                self.lanes(inner, body, few)
             case Group():
                 self.alone()
                 self.ints(node.count)
@@ -200,7 +207,7 @@ class _Verifier:
             case Spread(launch, iterations, work, launches, otherwise):
                 self.alone()
                 self.ints(iterations, work, launches)
-                self.launch(launch)
+                self.visit(launch)
                 self.inside(otherwise)
             case Carry():
                 self.alone()
@@ -324,6 +331,24 @@ class _Verifier:
                     self.ints(carried.teams)
                     self.inside(node.end, carried.number.name)
         self.writes, self.launched = before, False
+
+    def lanes(self, inner: Inner, body: Sequence[HostNode], few: Sequence[Expr]) -> None:
+        self.require(self.launched, "an inner loop without a kernel")
+        self.ints(inner.axis.extent, inner.lanes, *few)
+        before = self.writes
+        own = (*inner.private, *inner.rows, *(each.own for each in inner.sums))
+        with self.inner(inner.axis.name):
+            for var in own:
+                self.declare(var)
+            self.writes = None if before is None else before | {var.name for var in own}
+            known = (Unit, Branch, Parallel)
+            self.require(
+                all(isinstance(node, known) for node in flat(body)), "no loop over elements"
+            )
+            self.block(body)
+        self.writes = before
+        for each in inner.sums:
+            self.tensor(each.parts)
 
     def stream(self, node: Stream) -> None:
         self.alone()

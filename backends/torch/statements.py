@@ -41,6 +41,7 @@ from loma.backends.schedule.host import (
     Spread,
     Stream,
     Unit,
+    Lanes,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.torch import checks, libraries
@@ -156,7 +157,7 @@ class Statements:
                 node = replace(node, apart=node.apart and not one_by_one)
                 with self._timed((), title=title):
                     self.device.write(self, node)
-            case Group() | Spread() | Carry() | Pass() | PairsPass() | Either():
+            case Group() | Spread() | Carry() | Pass() | PairsPass() | Either() | Lanes():
                 self.device.write(self, node)
             case _:
                 assert_never(node)

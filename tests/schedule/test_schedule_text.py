@@ -47,7 +47,7 @@ def test_trees(golden: Callable[[str, str], None]) -> None:
         found |= {type(node) for node in nodes_of(tree)}
         texts.append(print_lowered(function, tree))
     of_gpus = {ir.AllReduce, host.Group, host.Spread, host.Carry}  # tests/cuda
-    of_gpus |= {host.Pass, host.PairsPass, host.Either}
+    of_gpus |= {host.Pass, host.PairsPass, host.Either, host.Lanes}
     assert found >= {*get_args(ir.Node), *get_args(host.HostNode)} - of_gpus
     golden("schedule.txt", "\n\n".join(texts))
 

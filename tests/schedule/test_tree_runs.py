@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from tree_memory import Machine, TreeError
 from tree_runs import arguments, compare, run_program
 from trees import Change, changed, nodes_of, of, tree_of
 
+import capsnet_loma
 from loma import pipeline
 from loma.backends import registry
 from loma.backends.cfamily.device import Device
@@ -65,6 +67,12 @@ def test_programs_of_this_folder_for_gpus(name: str) -> None:
 def test_index_statements_for_gpus(case: Any) -> None:
     known = _known(case.name, case.text)
     assert all(run_program(case.text, case.name, known, 1, device=registry.CUDA).values())
+
+
+def test_inner_loops_for_gpus() -> None:
+    program = (Path(capsnet_loma.__file__).parent / "digit_capsules.loma").read_text()
+    known = {"iterations": 3, "over_inputs": 0}
+    assert all(run_program(program, "routing", known, tries=4, device=registry.CUDA).values())
 
 
 @pytest.mark.full

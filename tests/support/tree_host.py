@@ -57,6 +57,7 @@ from loma.backends.schedule.host import (
     Spread,
     Stream,
     Unit,
+    Lanes,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core.effects import written
@@ -191,8 +192,12 @@ class _Host:
                 self.owner._while(self.frame, source, condition, lambda: self.nodes(body))
             case Serial(_, body):
                 self.nodes(body)
+            case Launch(within=Launch() as within) if self.machine.rng.random() < 0.5:
+                self.launch(within)
             case Launch():
                 self.launch(node)
+            case Lanes():
+                self.lanes(node)
             case Group():
                 if self.machine.rng.random() < 0.5:
                     self.nodes(node.otherwise)
@@ -387,6 +392,29 @@ class _Host:
             self.nodes(node.end)
         for name in self.env.keys() - before:
             del self.env[name]
+
+    def lanes(self, node: Lanes) -> None:
+        """Values in any order. Each adds to sums of its own, and the first part of all is whole in
+        the end."""
+        inner = node.inner
+        totals = {each.own.name: np.zeros(self.shape(each.own)) for each in inner.sums}
+        own = (*inner.private, *inner.rows, *(each.own for each in inner.sums))
+        watched = self.machine.watched
+        self.machine.watched = watched | {var.name for var in own}
+        for value in self.machine.shuffled(range(self.whole(inner.axis.extent))):
+            self.env[inner.axis.name] = value
+            for var in own:
+                start = 0.0 if var.name in totals else np.nan
+                self.env[var.name] = np.full(self.shape(var), start)
+                self.kept.append(self.env[var.name])
+            self.nodes(node.body)
+            for name, total in totals.items():
+                total += self.env[name]
+        self.machine.watched = watched
+        for name in {inner.axis.name, *(var.name for var in own)}:
+            self.env.pop(name, None)
+        for each in inner.sums:
+            self.env[each.parts.name][0] = totals[each.own.name]
 
     def iterations(self, node: Launch, of: tuple[int, int] = (0, 1)) -> None:
         """``of``: of a team, and how many there are."""

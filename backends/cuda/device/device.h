@@ -12,6 +12,8 @@
 //   LOMA_REGISTERS  how many a thread has at most (by a tuner, as LOMA_ROUNDS)
 //   LOMA_ROUNDS   how many rounds of a loop are under way at a time
 //   LOMA_KNOWN    and LOMA_KNOWN_0, ...: the ints that this kernel is for
+//   LOMA_FIXED_0  and so on: the first ones, in every form of a kernel whose registers these count
+//   LOMA_LANES    lanes that have a value of an inner loop (inner.h)
 #pragma once
 
 // How many rounds of a loop are under way at a time: all, if they are few and known. Of the loops of
@@ -77,6 +79,7 @@ using real = LOMA_REAL;
 #endif
 
 #define LOMA_NUMBER_GIVEN(name) [[maybe_unused]] const int64_t name##_given_
+#define LOMA_FIXED(place, name) [[maybe_unused]] constexpr int64_t name = LOMA_FIXED_##place
 #ifdef LOMA_KNOWN
 #define LOMA_NUMBER(place, name) [[maybe_unused]] constexpr int64_t name = LOMA_KNOWN_##place
 #else

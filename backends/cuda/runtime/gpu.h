@@ -34,7 +34,8 @@ struct Shape {
 // `known`: the numbers of the first launch count as known at once, as a tuned function's sizes are.
 class Kernel {
  public:
-  Kernel(const char* name, const char* text, bool lists = false, bool known = false);
+  // `fixed`: so many of its numbers, the first ones, each form is compiled for.
+  Kernel(const char* name, const char* text, bool lists = false, bool known = false, int fixed = 0);
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 
@@ -68,6 +69,12 @@ inline bool fills(int64_t iterations, int64_t work, int64_t launches) {
 // rows, but enough to keep a GPU busy, and 0 where there are too few numbers for that, or sums are too
 // long to be near their team. By sizes alone.
 int64_t carriers(int64_t rows, int64_t width, int64_t bytes);
+
+// Whether an inner loop of a kernel has enough `values`, of which each is shared by some lanes along
+// `columns`, and its numbers fit into registers: of a value's own these `few`, and what lanes have of
+// each of these (rows, columns).
+bool lanes_fit(size_t real_bytes, int64_t values, int64_t columns, std::initializer_list<int64_t> few,
+               std::initializer_list<int64_t> apart);
 
 // Whether additions to elements that data name are worth sorting, so that many threads share them: one
 // thread makes as many as that while they are sorted.
@@ -182,6 +189,9 @@ class Launch {
   // that memory, from one iteration to the next; 0: none do.
   void fused(int64_t count, int64_t inner, int64_t bytes, int64_t far = 0, int64_t carriers = 0);
 
+  // The same with inner loops of so many `values`, of which lanes share `columns`.
+  void lanes(int64_t count, int64_t values, int64_t columns, int64_t bytes, int64_t far);
+
   void serial();
 
   // A pass over columns for `rows` rows of each of `outer` values; see sweep.h of the device.
@@ -199,6 +209,7 @@ class Launch {
   void halves_of(const at::Tensor& tensor);
   void result_of(at::Tensor& tensor, const int64_t* sizes, size_t rank);
   void pass(const Geometry& of_call, int64_t count);
+  void iterations(const Geometry& geometry, int64_t count, int64_t bytes, int64_t far);
 
   Kernel& kernel_;
   const size_t real_bytes_;

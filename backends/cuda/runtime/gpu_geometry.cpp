@@ -22,6 +22,10 @@ constexpr int kLeastBlock = 64;               // threads of a block whose teams 
 constexpr int64_t kLeastLength = 16, kMostLength = 128;  // of rows of a sweep's operands
 // Numbers that teams which carry sums go through at least, and at a time; rows of each; their sums.
 constexpr int64_t kCarried = 1 << 22, kAtOnce = 1 << 20, kRowsEach = 8, kMostSums = 64 << 10;
+// Of inner loops: threads of a block, what they have at least to do, numbers that a thread reads at
+// once, and how many it has: of a statement, of a value's own, and in all.
+constexpr int kMostLanes = 512, kAtOnceBeside = 4;
+constexpr int64_t kLeastValues = 2048, kMostFew = 32, kMostOwn = 64, kMostInRegisters = 112;
 constexpr int64_t kStandIn = 1 << 12;         // of numbers, where a CPU stands in
 constexpr int64_t kSpread = 256;              // fewer blocks leave processors idle
 
@@ -78,6 +82,27 @@ int sums_beside(int64_t count, int64_t extent) {
     if (extent % number == 0 && count >= number * kFull) return number;
   }
   return 1;
+}
+
+// Private memory of the teams of a block: shared memory where it fits.
+Geometry with_memory(Geometry g, int64_t teams, int64_t bytes, int64_t most_shared, int64_t far) {
+  g.shared_bytes = teams * bytes;
+  g.shared = g.shared_bytes <= (teams == 1 ? most_shared - kOwnShared : kPlain);
+  if (g.shared && far == 0) return g;
+  g.blocks = std::min(g.blocks, kMostWorkspaces);
+  g.workspace_bytes = g.blocks * teams * (g.shared ? far : far + bytes);
+  if (g.shared) {
+    g.shared = 2;
+  } else {
+    g.shared_bytes = 0;
+  }
+  return g;
+}
+
+// Lanes that have a value of an inner loop: each reads 16 bytes of it at once, of 32-bit numbers.
+int lanes_for(int64_t columns) {
+  const int64_t lanes = power_below(std::max<int64_t>(columns / kAtOnceBeside, 1));
+  return static_cast<int>(std::min<int64_t>(lanes, kWarp));
 }
 
 }  // namespace
@@ -158,17 +183,35 @@ Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t mos
   g.threads = static_cast<int>(team * teams);
   g.blocks = at_most(blocks_for(count, teams, kMostFused), shape.blocks);
   if (carriers > 0) g.blocks = carriers;
-  g.shared_bytes = teams * bytes;
-  g.shared = g.shared_bytes <= (teams == 1 ? most_shared - kOwnShared : kPlain);
-  if (g.shared && far == 0) return g;
-  g.blocks = std::min(g.blocks, kMostWorkspaces);
-  g.workspace_bytes = g.blocks * teams * (g.shared ? far : far + bytes);
-  if (g.shared) {
-    g.shared = 2;
-  } else {
-    g.shared_bytes = 0;
+  return with_memory(g, teams, bytes, most_shared, far);
+}
+
+Geometry lanes_geometry(int64_t count, int64_t values, int64_t columns, int64_t bytes,
+                        int64_t most_shared, int64_t far) {
+  Geometry g;
+  g.lanes = lanes_for(columns);
+  const int64_t threads = power_below(std::max<int64_t>(values * g.lanes, 1));
+  g.team = g.threads = static_cast<int>(std::clamp<int64_t>(threads, kWarp, kMostLanes));
+  g.blocks = blocks_for(count, 1, kMostFused);
+  return with_memory(g, 1, bytes, most_shared, far);
+}
+
+bool lanes_fit(int64_t values, int64_t columns, std::initializer_list<int64_t> few,
+               std::initializer_list<int64_t> apart, bool on_gpu) {
+  const int64_t lanes = lanes_for(columns), least = on_gpu ? kLeastValues : kWarp;
+  if (values <= 0 || columns <= 0 || values * lanes < least) return false;
+  int64_t registers = 0;
+  for (const int64_t own : few) {
+    if (own <= 0 || own > kMostFew) return false;
+    registers += own;
   }
-  return g;
+  if (registers > kMostOwn) return false;
+  for (auto at = apart.begin(); at != apart.end(); at += 2) {
+    if (at[0] <= 0 || at[0] > kMostFew || at[1] > kMostFew * lanes) return false;
+    const int64_t whole = at[1] / (lanes * kAtOnceBeside), rest = at[1] - whole * lanes * kAtOnceBeside;
+    registers += at[0] * (whole * kAtOnceBeside + (rest + lanes - 1) / lanes);
+  }
+  return registers <= kMostInRegisters;
 }
 
 // Of the largest blocks two are to find room on a processor, or it waits at each barrier: layer norm of

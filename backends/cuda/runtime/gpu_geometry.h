@@ -6,6 +6,7 @@
 #include "gpu.h"
 
 #include <cstdint>
+#include <initializer_list>
 
 namespace loma::gpu {
 
@@ -27,6 +28,7 @@ struct Geometry {
   // Of a sweep: the dtype of operands, lengths of their rows, groups of four warps that use the matrix
   // units together (0: each warp does by itself), registers of a thread (0: as many as it wants).
   int narrow = 0, depth = 0, width = 0, groups = 0, registers = 0;
+  int lanes = 0;  // that have a value of an inner loop
 };
 
 // `shape`: what a tuner wants, as far as it can be.
@@ -41,6 +43,11 @@ Geometry joining_geometry(int64_t count);
 // of an iteration that are never there; with `carriers`, so many blocks of one team share the iterations.
 Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared,
                         int64_t far = 0, const Shape& shape = {}, int64_t carriers = 0);
+// The same with inner loops of so many `values`, of which lanes share `columns`.
+Geometry lanes_geometry(int64_t count, int64_t values, int64_t columns, int64_t bytes,
+                        int64_t most_shared, int64_t far);
+bool lanes_fit(int64_t values, int64_t columns, std::initializer_list<int64_t> few,
+               std::initializer_list<int64_t> apart, bool on_gpu);
 // Registers that a thread of a fused kernel may have at most, 0 for as many as its compiler wants.
 int registers_for(const Geometry& geometry, size_t real_bytes, int64_t most_shared);
 // As gpu.h has it; a stand-in has few threads, and is soon busy.

@@ -28,11 +28,11 @@ bool Form::operator==(const Form& o) const {
          team == o.team && stage == o.stage && across == o.across && shared == o.shared &&
          narrow == o.narrow && depth == o.depth && width == o.width && groups == o.groups &&
          set == o.set && aligned == o.aligned && lists == o.lists && registers == o.registers &&
-         unroll == o.unroll;
+         unroll == o.unroll && lanes == o.lanes && fixed == o.fixed;
 }
 
-Kernel::Kernel(const char* name, const char* text, bool lists, bool known)
-    : state_(new State(name, text, lists, known)) {}
+Kernel::Kernel(const char* name, const char* text, bool lists, bool known, int fixed)
+    : state_(new State(name, text, lists, known, fixed)) {}
 
 Request Kernel::State::request(const Form& form, const int64_t* numbers, int count) const {
   Request made{name, text, architecture(form.device), {}};
@@ -46,6 +46,10 @@ Request Kernel::State::request(const Form& form, const int64_t* numbers, int cou
     options.push_back(define("LOMA_DEPTH", form.depth));
     options.push_back(define("LOMA_WIDTH", form.width));
     if (form.groups != 0) options.push_back(define("LOMA_GROUPS", form.groups));
+  }
+  if (form.lanes != 0) options.push_back(define("LOMA_LANES", form.lanes));
+  for (int k = 0; k < fixed; ++k) {
+    options.push_back(define(("LOMA_FIXED_" + std::to_string(k)).c_str(), form.fixed[k]));
   }
   if (form.registers != 0) options.push_back(define("LOMA_REGISTERS", form.registers));
   if (form.unroll != 0) options.push_back(define("LOMA_ROUNDS", form.unroll));
@@ -163,6 +167,7 @@ Function Kernel::State::find(Form form, const int64_t* numbers, int count, bool 
                              int64_t shared) {
   TORCH_CHECK(compiler() != nullptr, name, ": kernels for GPUs are compiled when they are first "
               "launched, which only a program in Python can do");
+  std::copy_n(numbers, std::min(fixed, count), form.fixed.begin());
   if (form.stage != 2 && !form.lists) {  // the former is short, the latter has numbers of many
     if (Function found = known(form, numbers, count, aligned, shared)) return found;
   }

@@ -6,6 +6,8 @@
 #include "gpu_driver.h"
 #include "gpu_geometry.h"
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -43,6 +45,8 @@ class Trace {
   Trace* outer_;
 };
 
+constexpr int kMostFixed = 4;
+
 // One of the forms in which a kernel is compiled.
 struct Form {
   int device;
@@ -55,6 +59,8 @@ struct Form {
   bool aligned = false;  // pointers, to kWide; only with known numbers, or
   bool lists = false;    // a launch for positions of lists
   int registers = 0, unroll = 0;  // as Shape has them
+  int lanes = 0;                  // that have a value of an inner loop
+  std::array<int64_t, kMostFixed> fixed{};  // the first numbers, where each form is for these
 
   bool operator==(const Form& other) const;
 };
@@ -69,6 +75,7 @@ struct Compiled {
 struct Kernel::State {
   const std::string name, text;
   const bool lists, is_known;
+  const int fixed;
 
   // The kernel in that form, whose blocks may have `shared` bytes of private memory; `numbers` are
   // those of this launch, and `aligned` are its pointers.
@@ -96,8 +103,8 @@ struct Kernel::State {
   int sets_ = 0;
 
  public:
-  State(const char* name, const char* text, bool lists, bool known)
-      : name(name), text(text), lists(lists), is_known(known) {}
+  State(const char* name, const char* text, bool lists, bool known, int fixed)
+      : name(name), text(text), lists(lists), is_known(known), fixed(std::min(fixed, kMostFixed)) {}
 };
 
 }  // namespace loma::gpu

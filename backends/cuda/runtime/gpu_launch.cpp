@@ -68,6 +68,7 @@ class Launcher {
     if (launch_.narrow_) form.narrow = narrow_of_call();
     form.registers = launch_.shape_.registers;
     form.unroll = launch_.shape_.unroll;
+    form.lanes = geometry.lanes;
     grid_.beside = geometry.beside;
     if (waits(stage)) {
       form.lists = true;
@@ -246,10 +247,20 @@ void Launch::statement(int64_t count, int64_t inner, bool across, int sums, int6
 
 void Launch::fused(int64_t count, int64_t inner, int64_t bytes, int64_t far, int64_t carriers) {
   if (count <= 0) return;
-  Launcher launcher(*this);
-  const int64_t most = most_shared(launcher.device());
+  const int64_t most = most_shared(Launcher(*this).device());
   const Geometry geometry = fused_geometry(count, inner, bytes, most, far, shape_, carriers);
   if (shape_.registers == 0) shape_.registers = registers_for(geometry, real_bytes_, most);
+  iterations(geometry, count, bytes, far);
+}
+
+void Launch::lanes(int64_t count, int64_t values, int64_t columns, int64_t bytes, int64_t far) {
+  if (count <= 0) return;
+  const int64_t most = most_shared(Launcher(*this).device());
+  iterations(lanes_geometry(count, values, columns, bytes, most, far), count, bytes, far);
+}
+
+void Launch::iterations(const Geometry& geometry, int64_t count, int64_t bytes, int64_t far) {
+  Launcher launcher(*this);
   launcher.grid_.count = count;
   launcher.grid_.slices = 1;
   launcher.grid_.bytes = bytes;
@@ -271,6 +282,13 @@ void Launch::serial() {
 
 int64_t carriers(int64_t rows, int64_t width, int64_t bytes) {
   return carriers(rows, width, bytes, call_device().is_cuda());
+}
+
+bool lanes_fit(size_t real_bytes, int64_t values, int64_t columns, std::initializer_list<int64_t> few,
+               std::initializer_list<int64_t> apart) {
+  const bool on_gpu = call_device().is_cuda();
+  if (on_gpu && real_bytes != sizeof(float)) return false;  // numbers of 64 bits take two registers
+  return lanes_fit(values, columns, few, apart, on_gpu);
 }
 
 bool sweeps(size_t real_bytes, int64_t rows, int64_t columns, int64_t depth, int64_t width) {

@@ -1,4 +1,4 @@
-// What backends/cuda/device/matrix_units.h has, inside namespace loma, for kernels on the CPU: lanes of
+// What backends/cuda/device/matrix/matrix_units.h has, inside namespace loma, for kernels on the CPU: lanes of
 // a warp find each other's operands in memory, between barriers.
 
 namespace shim {

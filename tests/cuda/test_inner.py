@@ -1,0 +1,181 @@
+"""Loops inside of a kernel's iteration whose values a few lanes take each, with their numbers in
+registers: at sizes on both sides of what makes them worth it, in float32 and float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import capsnet_loma
+import loma
+from capsnet_loma import reference
+from loma import pipeline
+
+ROUTING = (Path(capsnet_loma.__file__).parent / "digit_capsules.loma").read_text()
+PROGRAM = """
+def mixture(x : In[Tensor[B, K, N, D]], m : In[Tensor[B, K, D]],
+            rounds : In[int]) -> Tensor[B, K, D]:
+    y : Tensor[B, K, D]
+    a : Tensor[B, N, K]
+    c : Tensor[B, N, K]
+    z : Tensor[B, N]
+    s : Tensor[B, K]
+    for b in range(B):
+        for k in range(K):
+            for d in range(D):
+                y[b, k, d] = m[b, k, d]
+    for t in range(rounds):
+        a[b, n, k] = exp(-sum(abs(x[b, k, n, d] - y[b, k, d]) for d in D))
+        z[b, n] = sum(a[b, n, k] for k in K)
+        c[b, n, k] = a[b, n, k] / z[b, n]
+        s[b, k] = sum(c[b, n, k] for n in N)
+        y[b, k, d] = sum(c[b, n, k] * x[b, k, n, d] for n in N)
+        y[b, k, d] = y[b, k, d] / (1.0 + s[b, k])
+    return y
+
+def once(x : In[Tensor[B, N, D]], v : In[Tensor[B, D]]) -> Tensor[B, D]:
+    a : Tensor[B, N]
+    y : Tensor[B, D]
+    a[b, n] = tanh(sum(x[b, n, d] * v[b, d] for d in D))
+    y[b, d] = sum(a[b, n] * x[b, n, d] for n in N)
+    return y
+
+def kept(x : In[Tensor[B, N, D]], v : In[Tensor[B, D]],
+         a : Out[Tensor[B, N]], y : Out[Tensor[B, D]]):
+    e : Tensor[B, N]
+    e[b, n] = sum(x[b, n, d] * v[b, d] for d in D)
+    a[b, n] += tanh(e[b, n])
+    y[b, d] += a[b, n] * x[b, n, d]
+"""
+
+
+@pytest.fixture(scope="module")
+def routing() -> Any:
+    return loma.compile(ROUTING)
+
+
+@pytest.fixture(scope="module")
+def module() -> Any:
+    return loma.compile(PROGRAM)
+
+
+def numbers(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    seed = torch.Generator().manual_seed(5)
+    return [0.5 * torch.randn(shape, dtype=dtype, generator=seed) for shape in shapes]
+
+
+# Images, digits, input capsules, components: too few values, enough, of no power of 2, longer than
+# a warp reads at once, none
+SIZES = [
+    (2, 3, 5, 4),
+    (3, 10, 40, 16),
+    (1, 7, 33, 12),
+    (2, 3, 70, 7),
+    (2, 2, 9, 40),
+    (70, 3, 35, 1),
+]
+SIZES += [(0, 3, 40, 8), (2, 1, 1, 8), (2, 33, 40, 8)]
+if torch.cuda.is_available():
+    SIZES += [(100, 10, 1152, 16), (130, 7, 1000, 12), (65, 5, 2050, 20), (1000, 10, 600, 16)]
+
+
+@pytest.mark.parametrize("over_inputs", [0, 1])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_routing(routing: Any, sizes: tuple[int, int, int, int], over_inputs: int) -> None:
+    if over_inputs and sizes not in SIZES[1:4]:
+        pytest.skip("at three sizes")
+    for rounds in (3,) if sizes != SIZES[1] else (0, 1, 2, 4):
+        _compare(
+            lambda u, rounds=rounds: routing.routing(u, rounds, over_inputs),
+            lambda u, rounds=rounds: _routing(u, rounds, over_inputs),
+            numbers(sizes),
+        )
+
+
+def test_in_float32(routing: Any) -> None:
+    for sizes in ((65, 10, 40, 16), (65, 4, 520, 12)):
+        u = numbers(sizes, dtype=torch.float32)
+        _compare(lambda u: routing.routing(u, 3, 0), lambda u: reference.routing(u, 3, 0), u, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(66, 40, 8, 3), (64, 9, 5, 2), (65, 70, 12, 33), (64, 33, 33, 4)]
+)
+def test_mixture(module: Any, sizes: tuple[int, int, int, int]) -> None:
+    images, values, length, parts = sizes
+
+    def expected(x: Tensor, y: Tensor) -> Tensor:
+        for _ in range(3):
+            c = (-(x - y.unsqueeze(2)).abs().sum(3)).softmax(1)
+            y = torch.einsum("bkn,bknd->bkd", c, x) / (1 + c.sum(2)).unsqueeze(2)
+        return y
+
+    args = numbers((images, parts, values, length), (images, parts, length))
+    _compare(lambda x, y: module.mixture(x, y, 3), expected, args)
+
+
+@pytest.mark.parametrize("sizes", [(64, 40, 8), (70, 33, 5), (3, 600, 64), (64, 7, 8)])
+def test_without_rounds(module: Any, sizes: tuple[int, int, int]) -> None:
+    images, values, length = sizes
+    x, v = numbers(sizes, (images, length))
+
+    def weights(x: Tensor, v: Tensor) -> Tensor:
+        return torch.einsum("bnd,bd->bn", x, v).tanh()
+
+    _compare(module.once, lambda x, v: torch.einsum("bn,bnd->bd", weights(x, v), x), [x, v])
+    a, y = numbers((images, values), (images, length))
+    both = a + weights(x, v)
+    sums = y + torch.einsum("bn,bnd->bd", both, x)
+    module.kept(x, v, a, y)
+    torch.testing.assert_close(a, both)
+    torch.testing.assert_close(y, sums)
+
+
+def test_values_that_are_not_finite(routing: Any) -> None:
+    (u,) = numbers((65, 3, 40, 8))
+    u[3, 1, 7, 2], u[9, 0, 39, 0] = torch.inf, torch.nan
+    found, expected = routing.routing(u, 3, 0), reference.routing(u, 3, 0)
+    assert torch.equal(found.isnan(), expected.isnan())
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+def test_rounds_begin_where_rows_are_read_once() -> None:
+    for function in ("routing", "routing__forward", "routing__backward"):
+        text = pipeline.stage_text(ROUTING, "schedule", function, device="cuda")
+        _, loop = text.split("inner r")
+        lines = [line for line in loop.split("join")[0].splitlines() if "#" not in line]
+        assert sum(" U[" in line for line in lines) == 1
+
+
+def _routing(u: Tensor, rounds: int, over_inputs: int) -> Tensor:
+    logits, out = u.new_zeros(u.shape[:3]), 0.0 * u.sum(2)
+    for _ in range(rounds):
+        weights = logits.softmax(2 if over_inputs else 1)
+        out = reference.squash(torch.einsum("bir,biro->bio", weights, u))
+        logits = logits + torch.einsum("biro,bio->bir", u, out)
+    return out
+
+
+def _compare(
+    found: Callable[..., Tensor],
+    expected: Callable[..., Tensor],
+    args: list[Tensor],
+    tolerance: float = 1e-10,
+) -> None:
+    """Results and gradients; those of two calls are the same."""
+    results: list[list[Tensor]] = []
+    for function in (found, expected, found):
+        given = [arg.clone().requires_grad_() for arg in args]
+        y = function(*given)
+        weight = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(1))
+        grads = torch.autograd.grad(y, given, weight, allow_unused=True)
+        results.append([y.detach(), *(g if g is not None else torch.zeros(()) for g in grads)])
+    for one, other, again in zip(*results, strict=True):
+        if other.shape == one.shape:
+            torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+        assert torch.equal(one, again)
