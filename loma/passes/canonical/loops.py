@@ -107,6 +107,9 @@ class _Loops:
         self._function, self._every = function, every
         self._names = Names(names_of(function))
         self._sizes = frozenset(size_variables(function))
+        # Sizes of arguments and results are not negative, or the call fails.
+        types = [*(param.type for param in function.params), *function.results]
+        self._counts = {size for type_ in types for size in sizes.dims_in(type_)}
         self._written = written(function.body)
         self._changed = self._written | counters(function.body)
         self._declared = {
@@ -271,7 +274,8 @@ class _Loops:
         for node in nodes(loop.body):
             if isinstance(node, Index) and loop.counter in subscript_variables(node):
                 rank = max(rank, len(node.subscripts))
-        count = sizes.count(loop.extent, self._sizes.__contains__)
+        whole = any(sizes.equal(loop.extent, size) is True for size in self._counts)
+        count = loop.extent if whole else sizes.count(loop.extent, self._sizes.__contains__)
         found = {}
         for name in sorted(private):
             var = self._declared[name]

@@ -1,14 +1,16 @@
-"""Loop distribution: products of matrices that need no earlier round leave a recurrence.
+"""Loop distribution: products of matrices that need no earlier round leave a recurrence, and what
+is costly of elements that rounds read one after the other.
 
     for t in range(T):
         p[n, j] = sum(x[n, t, i] * w[i, j] for i in I)
         q[n, j] = sum(h[n, k] * u[k, j] for k in H)
         h[n, j] = tanh(p[n, j] + q[n, j])
 
-has one product for all rounds in front of it, and p a dimension for the counter. In the adjoint, a
-product that a tensor only gathers, ``d_u[k, j] += sum(tape[t, n, k] * d[n, j] for n in N)``, is one
-behind the loop, which keeps d of every round. Both are a matrix of T times as many rows, or sums T
-times as long, instead of T small ones. (Loop distribution and scalar expansion: Allen and Kennedy,
+has one product for all rounds in front of it, and p a dimension for the counter. So has ``a[n] =
+exp(x[n, t])``, for which lanes then run along ``x[n]``. In the adjoint, a product that a tensor only
+gathers, ``d_u[k, j] += sum(tape[t, n, k] * d[n, j] for n in N)``, is one behind the loop, which
+keeps d of every round. Both are a matrix of T times as many rows, or sums T times as long, instead
+of T small ones. (Loop distribution and scalar expansion: Allen and Kennedy,
 Optimizing Compilers for Modern Architectures, 2001, chapter 5.)
 """
 
@@ -17,9 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loma.core import sizes
+from loma.core.builtins import BUILTINS
 from loma.core.effects import counters, written
 from loma.core.ir import (
     INT,
+    Builtin,
     Declare,
     For,
     Function,
@@ -44,6 +48,7 @@ from loma.core.walk import (
     nodes,
     statements,
     subscript_variables,
+    walk,
 )  # fmt: skip
 from loma.passes.canonical.loops import mentions, without_loops
 from loma.passes.canonical.recurrences.running import factors
@@ -153,17 +158,37 @@ def number_of_loops(function: Function) -> int:
 
 
 def _in_front(body: tuple[Stmt, ...], position: int, counter: str) -> _Leaving | None:
-    """A product of what no round changes, and of which one factor depends on the counter."""
+    """A product of what no round changes, and of which one factor depends on the counter, or what
+    is costly, of elements that rounds read one after the other."""
     stmt = body[position]
-    factors = _factors(stmt)
-    if factors is None or not (isinstance(stmt, IndexAssign) and stmt.op == "=" and covers(stmt)):
+    if not (isinstance(stmt, IndexAssign) and isinstance(stmt.target, Index)):
+        return None
+    if stmt.op != "=" or not covers(stmt):
         return None
     name = stmt.element.tensor.name
     alone = sum(name in written((other,)) for other in body) == 1
+    factors = _factors(stmt) or _in_a_row(stmt, counter)
     by_round = [factor for factor in factors if counter in subscript_variables(factor)]
     if not alone or len(by_round) != 1 or written(body) & free_variables(stmt.value):
         return None
     return _Leaving(stmt.element, by_round[0])
+
+
+def _in_a_row(stmt: IndexAssign, counter: str) -> tuple[Index, ...]:
+    """One of the elements that something costly is made of, all of which are in rows that the
+    counter goes along: lanes run along these, where a loop with rounds has none. Else nothing."""
+    parts = list(walk(stmt.value))
+    costly = any(isinstance(n, Builtin) and BUILTINS[n.name].costly for n in parts)
+    reads = [n for n in parts if isinstance(n, Index) and counter in subscript_variables(n)]
+    here = Var(counter, INT)
+    rows = all(
+        n.subscripts[-1] == here
+        and [counter in free_variables(s) for s in n.subscripts].count(True) == 1
+        for n in reads
+    )
+    if not costly or not reads or not rows or any(isinstance(n, Reduce) for n in parts):
+        return ()
+    return (reads[0],)
 
 
 def _behind(body: tuple[Stmt, ...], position: int, counter: str) -> _Leaving | None:
