@@ -34,6 +34,20 @@ for i in range(N):
         s = x[i, j] * 2.0 + (s + 1.0)
     y[i] = s
 """, "s += x[i, j] * 2.0 + 1.0"),
+    ("taken_away", """
+for i in range(N):
+    s = 0.0
+    for j in range(M):
+        s -= x[i, j] - 1.0
+    y[i] = s
+""", "s += -(x[i, j] - 1.0)"),
+    ("taken_away_from_what_is_added", """
+for i in range(N):
+    s = 0.0
+    for j in range(M):
+        s = x[i, j] + s - 2.0 * x[i, 0]
+    y[i] = s
+""", "s += x[i, j] + -(2.0 * x[i, 0])"),
     ("elements", """
 y[i] = y[i] + sum(x[i, j] for j in M)
 """, "y[i] += sum(x[i, j] for j in M)"),

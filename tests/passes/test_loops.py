@@ -78,6 +78,17 @@ for n in range(N):
         "zero(d)", "d[n, k, j] = zero_pad(x[n, j + k - 1]) - x[n, j]",
         "y[n, j] = sum(d[n, k, j] * d[n, k, j] for k in range(3))",
     ], ((3, 4),)),
+    ("places of the row", X, "N", """
+for n in range(N):
+    k : int = float2int(x[n, 0]) % M
+    y[n] = x[n, k] * 2.0
+""", ["k[n] = float2int(x[n, 0]) % M", "y[n] = x[n, k[n]] * 2.0"], ((3, 4),)),
+    ("inner elements", X, "N, M - 2", """
+for n in range(N):
+    for j in range(M - 2):
+        t = x[n, j] + x[n, j + 2]
+        y[n, j] = t * t
+""", ["t[n, j] = x[n, j + 0] + x[n, j + 2]", "y[n, j] = t[n, j] * t[n, j]"], ((3, 4),)),
     ("ranges in ranges", "x : In[Tensor[N]]", "N", """
 for i in range(N):
     for j in range(i):

@@ -1,4 +1,4 @@
-"""``s = s + x`` is ``s += x``: what is added to a place says so.
+"""``s = s + x`` is ``s += x``, and ``s = s - x`` is ``s += -x``: what is added to a place says so.
 
 Loops may then add in any order (:mod:`loma.passes.canonical.loops`), and the adjoint of what was
 there before is that of the sum.
@@ -37,9 +37,9 @@ def _block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 def _statement(stmt: Stmt) -> Stmt:
     match stmt:
-        case Assign(Var(_, FloatType() | IntType()) as place, "=", Binary("+") as total):
+        case Assign(Var(_, FloatType() | IntType()) as place, "=", Binary("+" | "-") as total):
             pass
-        case IndexAssign(Index() as place, "=", Binary("+") as total, axes):
+        case IndexAssign(Index() as place, "=", Binary("+" | "-") as total, axes):
             # Elements that are named twice are an error of an assignment, not of an addition.
             if {axis.name for axis in axes} - told_apart(place.subscripts, axes):
                 return stmt
@@ -58,8 +58,12 @@ def _statement(stmt: Stmt) -> Stmt:
 
 
 def _terms(expr: Expr) -> Iterator[Expr]:
-    if isinstance(expr, Binary) and expr.op == "+":
-        yield from _terms(expr.left)
-        yield from _terms(expr.right)
-    else:
-        yield expr
+    match expr:
+        case Binary("+", left, right):
+            yield from _terms(left)
+            yield from _terms(right)
+        case Binary("-", left, right):
+            yield from _terms(left)
+            yield b.unary("-", right, expr.span)
+        case _:
+            yield expr

@@ -297,7 +297,9 @@ class _Loops:
         local = {loop.counter, *private}
         accesses: dict[str, list[_Access]] = {}
         for stmt, around in _with_counters(loop.body):
-            if not all(map(_is_scalar, expressions(stmt))) or self._needs_some(stmt, around, loop):
+            if not all(map(_is_scalar, expressions(stmt))) or self._needs_some(
+                stmt, around, loop, local
+            ):
                 raise _Refused
             match stmt:
                 case For(_, size) | If(size):
@@ -321,9 +323,10 @@ class _Loops:
             if name not in private and any(access.writes for access in found):
                 _check_apart(loop, found, local, self._sizes.__contains__)
 
-    def _needs_some(self, stmt: Stmt, around: tuple[Axis, ...], loop: For) -> bool:
+    def _needs_some(self, stmt: Stmt, around: tuple[Axis, ...], loop: For, local: set[str]) -> bool:
         """Whether a statement may fail where the loop never runs, or a range that the counter tells
-        is empty: places of an index statement that lack the index are checked all the same."""
+        is empty: places of an index statement that lack the index are checked all the same.
+        ``local``: the counter, and variables that have a dimension for it."""
         inner = [*around, *(stmt.axes if isinstance(stmt, IndexAssign) else ())]
         inner += [a for n in nodes((stmt,)) if isinstance(n, Reduce) for a in n.axes]
         ragged = any(loop.counter in free_variables(axis.extent) for axis in inner)
@@ -332,7 +335,7 @@ class _Loops:
         extents = {axis.name: axis.extent for axis in counters}
         places = [place for expr in expressions(stmt) for place in needed_places(expr)]
         return any(
-            (ragged or not (runs or loop.counter in subscript_variables(place)))
+            (ragged or not (runs or local & subscript_variables(place)))
             and not exists(place, extents, self._sizes.__contains__)
             for place in places
         )
