@@ -9,8 +9,8 @@ is costly of elements that rounds read one after the other.
 has one product for all rounds in front of it, and p a dimension for the counter. So has ``a[n] =
 exp(x[n, t])``, for which lanes then run along ``x[n]``. In the adjoint, a product that a tensor
 only gathers, ``d_u[k, j] += sum(tape[t, n, k] * d[n, j] for n in N)``, is one behind the loop,
-which keeps d of every round. Both are a matrix of T times as many rows, or sums T times as long, instead
-of T small ones. (Loop distribution and scalar expansion: Allen and Kennedy,
+which keeps d of every round. Both are a matrix of T times as many rows, or sums T times as long,
+instead of T small ones. (Loop distribution and scalar expansion: Allen and Kennedy,
 Optimizing Compilers for Modern Architectures, 2001, chapter 5.)
 """
 
