@@ -69,7 +69,7 @@ from loma.core.ir import (
     Stmt,
     Var,
 )  # fmt: skip
-from loma.core.walk import walk, without_no_diff
+from loma.core.walk import free_variables, walk, without_no_diff
 
 COUNTER = Var("@p_", INT)  # of a parallel loop over pieces, or over two axes as one
 
@@ -350,6 +350,19 @@ def library_call(stmt: IndexAssign, machine: Target) -> Contract | Convolve | No
     return _library_call(machine, stmt, kind, body, axes)
 
 
+def _is_short(machine: Target, target: Index, axes: tuple[Axis, ...]) -> bool:
+    """Whether matrices are known to have few columns or terms, so that loops are as fast."""
+    columns = free_variables(target.subscripts[-1]) if target.subscripts else frozenset()
+    rows = free_variables(target) - columns
+    limits = {
+        axis: machine.few_columns if axis.name in columns else machine.few_terms
+        for axis in axes
+        if axis.name not in rows
+    }
+    known = ((sizes.constant(axis.extent), most) for axis, most in limits.items())
+    return any(extent is not None and extent <= most for extent, most in known)
+
+
 def _library_call(
     machine: Target, stmt: IndexAssign, kind: str, body: Expr, axes: tuple[Axis, ...]
 ) -> Contract | Convolve | None:
@@ -365,5 +378,7 @@ def _library_call(
     found = contraction.factors(target, kind, body)
     if found is None:
         return None
-    product = contraction.match(target, found, axes) if guard is None else None
+    product = None
+    if guard is None and not _is_short(machine, target, axes):
+        product = contraction.match(target, found, axes)
     return product or convolution.match(target, found, axes, stmt.op == "+=", guard)

@@ -40,6 +40,11 @@ class Target:
     square: int
     block: int  # steps of a sum before the next tile, so that it streams through its operands
 
+    # Up to so many columns of a product of matrices, or terms of its sums, loops take less time
+    # than a library, which has other shapes in mind.
+    few_columns: int
+    few_terms: int
+
     # Work for threads.
     chunk: int  # iterations in a piece of a loop that is cut into pieces of fixed length
     grain: int  # innermost steps that are worth a thread
@@ -77,7 +82,7 @@ class Target:
 CPU = Target(
     threads=True, library=True, teams=False,
     vector_bytes=32, tile=4, accumulators=16, group=8, gain=0.8,
-    strip=512, across=8, square=16, block=64,
+    strip=512, across=8, square=16, block=64, few_columns=16, few_terms=8,
     chunk=4096, grain=16384,
     block_bytes=16384, block_least=64, block_most=4096, rows=1 << 16, panel_bytes=8 << 20,
     product_bytes=2 << 20, panel_least=16,
@@ -88,7 +93,7 @@ CPU = Target(
 GPU = Target(
     threads=True, library=True, teams=True,
     vector_bytes=0, tile=1, accumulators=1, group=1, gain=0.0,
-    strip=1, across=1, square=1, block=1,
+    strip=1, across=1, square=1, block=1, few_columns=0, few_terms=0,
     chunk=1, grain=1,
     block_bytes=16384, block_least=32, block_most=256, rows=0, panel_bytes=64 << 20,
     product_bytes=64 << 20, panel_least=128,

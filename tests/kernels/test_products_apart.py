@@ -1,5 +1,5 @@
-"""Matrix products of tensors in which a summed dimension lies between others: products of a batch,
-with the same other operand, where those are worth it."""
+"""Matrix products that are no usual ones: a summed dimension lies between others (products of a
+batch, with the same other operand, where those are worth it), or one is short (loops)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import loma
+from loma import pipeline
 
 PROGRAM = """
 def between(x : In[Tensor[A, N, D]], w : In[Tensor[E, N]]) -> Tensor[A, E, D]:
@@ -69,3 +70,26 @@ def _compare(found: Any, equation: str, *args: Tensor) -> None:
     wanted = torch.autograd.grad(right, args, weight)
     for mine, other in zip(torch.autograd.grad(y, args, weight), wanted, strict=True):
         torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize(
+    ("rows", "terms", "columns", "in_loops"),
+    [
+        ("M", "K", "16", True),
+        ("M", "K", "17", False),
+        ("M", "8", "N", True),
+        ("M", "9", "N", False),
+        ("3", "K", "N", False),  # each row of the result is as long as those of the operands
+    ],
+)
+def test_few_columns_or_terms(rows: str, terms: str, columns: str, in_loops: bool) -> None:
+    source = (
+        f"def f(x : In[Tensor[{rows}, {terms}]], w : In[Tensor[{columns}, {terms}]]) "
+        f"-> Tensor[{rows}, {columns}]:\n    return x @ transpose(w, 0, 1)\n"
+    )
+    assert ("product(" not in pipeline.stage_text(source, "schedule", "f")) is in_loops
+    if in_loops:
+        known = {"M": 5, "K": 7, "N": 21}
+        m, k, n = (known.get(size) or int(size) for size in (rows, terms, columns))
+        x, w = numbers(m, k), numbers(n, k)
+        _compare(loma.compile(source).f, "mk,nk->mn", x, w)
