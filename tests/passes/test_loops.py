@@ -67,6 +67,18 @@ for n in range(N):
         "u[n, j] = t[n, j] * t[n, j] if x[n, j] > 2.0 else 0.0",
         "y[n, j] = u[n, j] + t[n, j] if x[n, j] > 2.0 else y[n, j]",
     ], ((3, 4),)),
+    ("variables of branches in branches", X, "N", """
+for n in range(N):
+    if x[n, 0] > 2.0:
+        m = x[n, 0] - x[n, 1]
+        if m > 0.0:
+            k = m * x[n, 1]
+            y[n] += k * m
+""", [
+        "m[n] = x[n, 0] - x[n, 1] if x[n, 0] > 2.0 else 0.0",
+        "k[n] = (m[n] * x[n, 1] if m[n] > 0.0 else 0.0) if x[n, 0] > 2.0 else 0.0",
+        "y[n] += (k[n] * m[n] if m[n] > 0.0 else 0.0) if x[n, 0] > 2.0 else 0.0",
+    ], ((4, 2),)),
     ("windows", X, "N, M", """
 for n in range(N):
     for j in range(M):
@@ -282,6 +294,28 @@ for n in range(N):
     for j in range(k[n]):
         y[n] = y[n] * x[n] + 1.0
 """, ()),
+    ("left_over_by_a_branch", X, "N", """
+m = 0.0
+for n in range(N):
+    if x[n, 0] > 2.0:
+        m = x[n, 0]
+        y[n] = m
+    y[n] += m
+""", ((3, 2),)),
+    ("kept_in_a_branch", X, "N", """
+m = 0.0
+for n in range(N):
+    if x[n, 0] > 2.0:
+        y[n] = m
+        m = x[n, 0]
+""", ((3, 2),)),
+    ("added_in_a_branch", X, "N", """
+m = 0.0
+for n in range(N):
+    if x[n, 0] > 2.0:
+        m += x[n, 0]
+        y[n] = m
+""", ((3, 2),)),
 )  # fmt: skip
 
 
