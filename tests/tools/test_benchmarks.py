@@ -90,6 +90,14 @@ def test_the_spellings_are_measured(measured: tuple[dict[str, Any], Path, str]) 
         assert row["title"] in (root / "docs/performance.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.full
+def test_programs_in_plain_loops_are_those_of_pytorch() -> None:
+    """It ends where values or gradients differ."""
+    printed = script("plain_loops", "--quick", "--threads", "1")
+    text = (FOLDER / "plain_loops.loma").read_text(encoding="utf-8")
+    assert len(printed.splitlines()) == 1 + 2 * len(parse(text).functions)
+
+
 def test_every_layer_has_its_spellings() -> None:
     """One file a layer, whose functions that are no helpers take the same arguments."""
     files = sorted((FOLDER / "spellings").glob("*.loma"))
