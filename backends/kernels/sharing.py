@@ -318,7 +318,7 @@ def _forms_of(stmt: IndexAssign, index: Axis) -> Forms | None:
 def forms_along(stmt: IndexAssign, axis: Axis) -> Forms | None:
     """For each tensor that a statement accesses: at which dimensions an axis of it stands, None
     where it does not occur. No result where it takes part in a subscript in any other way."""
-    return _forms_of(stmt, axis)
+    return _forms(stmt).get(axis)
 
 
 @remembered
