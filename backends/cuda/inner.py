@@ -13,6 +13,7 @@ from loma.backends.cuda.print import ThreadText
 from loma.backends.kernels.ir import Inner
 from loma.backends.schedule.host import Lanes, Launch
 from loma.backends.schedule.ir import Parallel, Store, dtype_of
+from loma.core import builder as b
 from loma.core import sizes
 from loma.core.ir import INT, Binary, Expr, Index, IntConst, Var
 from loma.core.walk import free_variables
@@ -44,6 +45,10 @@ def worth_it(context: CppContext, launch: Launch) -> str:
             f"loma::gpu::lanes_fit(sizeof(real), {c.item_text(values)}, {c.item_text(lanes)}, "
             f"{{{few}}}, {{{c.list_text(apart)}}})"
         )
+    under = [b.every(node.inner.under) for node in launch.loops if node.inner.under]
+    if len(under) == len(launch.loops):  # one of them runs
+        assert context.host is not None
+        asked.insert(0, f"({c.text(context.host.condition(b.some(under)))})")
     return " && ".join(asked)
 
 

@@ -28,9 +28,9 @@ from loma.backends.kernels.private import at_index
 from loma.backends.kernels.rounds import forms, written_out
 from loma.backends.kernels.sharing import forms_along, index_assigns, opened, reads_tensors
 from loma.core import sizes
-from loma.core.effects import written
+from loma.core.effects import counters, written
 from loma.core.ir import (
-    FLOAT, INT, Axis, Expr, If, Index, IndexAssign, IntConst, Reduce, Stmt, TensorType, Var,
+    FLOAT, INT, Axis, Binary, Expr, If, Index, IndexAssign, IntConst, Reduce, Stmt, TensorType, Var,
     replace,
 )  # fmt: skip
 from loma.core.names import Names
@@ -304,7 +304,11 @@ def _apart(block: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], int]:
 
 
 def _made(kernel: Kernel, body: tuple[Stmt, ...], names: Names) -> Within:
-    loops = tuple(_Loop(run, names).made(_hidden(kernel, body, run)) for run in _runs(body))
+    changed = frozenset({*written(body), *counters(body)})
+    loops = tuple(
+        _Loop(run, names).made(_hidden(kernel, body, run), under)
+        for run, under in _runs(body, changed)
+    )
     left = {
         var.name
         for var in kernel.private
@@ -316,14 +320,21 @@ def _made(kernel: Kernel, body: tuple[Stmt, ...], names: Names) -> Within:
     return Within(body, loops, (*private, *parts))
 
 
-def _runs(block: tuple[Stmt, ...]) -> Iterator[_Run]:
+def _runs(
+    block: tuple[Stmt, ...], changed: frozenset[str], under: tuple[Expr, ...] = ()
+) -> Iterator[tuple[_Run, tuple[Expr, ...]]]:
+    """The runs that become loops, and the conditions around them on what is not ``changed``."""
     best = _best_run(block)
     if best is not None:
-        yield best[1]
+        yield best[1], under
     for k, stmt in enumerate(block):
-        if best is None or not best[0] <= k < best[0] + len(best[1].body):
-            for inner in blocks(stmt):
-                yield from _runs(inner)
+        if best is not None and best[0] <= k < best[0] + len(best[1].body):
+            continue
+        for branch, inner in enumerate(blocks(stmt)):
+            more: tuple[Expr, ...] = ()
+            if isinstance(stmt, If) and variable_names(stmt.cond).isdisjoint(changed):
+                more = (Binary("==", stmt.cond, _ZERO, INT) if branch else stmt.cond,)
+            yield from _runs(inner, changed, (*under, *more))
 
 
 def _uses(body: tuple[Stmt, ...], name: str) -> int:
@@ -343,7 +354,7 @@ class _Loop:
         self._called = iter(run.names)
         self._sums: list[InnerSum] = []
 
-    def made(self, hidden: Sequence[Var]) -> Inner:
+    def made(self, hidden: Sequence[Var], under: tuple[Expr, ...]) -> Inner:
         """``hidden``: what only these statements need of the kernel's private tensors."""
         run = self._run
         small: dict[str, Var] = {}
@@ -360,7 +371,7 @@ class _Loop:
         return Inner(
             tuple(stmt.number for stmt in run.body), run.body, Axis(self._index.name, run.extent),
             (*first, *made), tuple(small.values()), tuple(self._rows.values()),
-            tuple(self._sums), lanes, frozenset(small),
+            tuple(self._sums), lanes, frozenset(small), under,
         )  # fmt: skip
 
     def _fetch(self, row: _Row, var: Var) -> Stmt:

@@ -103,7 +103,8 @@ class Inner:
 
     ``private`` are numbers that belong to a value, in registers of all threads that have it;
     ``rows`` and what is summed over the axis, the elements of ``sums``, are in registers of those
-    threads that go through them. ``hidden``: what the kernel calls those that are private."""
+    threads that go through them. ``hidden``: what the kernel calls those that are private. The loop
+    stands under the conditions ``under``, as far as these are known before the kernel runs."""
 
     numbers: tuple[int, ...]
     source: tuple[Stmt, ...]
@@ -114,6 +115,7 @@ class Inner:
     sums: tuple[InnerSum, ...]
     lanes: Expr
     hidden: frozenset[str]
+    under: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)

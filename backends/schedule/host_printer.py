@@ -259,7 +259,8 @@ def _pieces(pieces: Sequence[Piece]) -> list[str]:
 
 def _worth_it(node: Lanes) -> str:
     inner, few = node.inner, ", ".join(map(text, node.few))
-    return f"{text(inner.axis.extent)} values of {text(inner.lanes)} are many, {few} few"
+    many = f"{text(inner.axis.extent)} values of {text(inner.lanes)} are many"
+    return " and ".join([*map(text, inner.under), many, f"{few} few"])
 
 
 def _launch(node: Launch) -> list[str]:

@@ -103,7 +103,7 @@ def test_routing(routing: Any, sizes: tuple[int, int, int, int], over_inputs: in
 
 @pytest.mark.parametrize("sizes", NARROW)
 def test_in_float32(routing: Any, sizes: tuple[int, int, int, int]) -> None:
-    """Results and gradients are those of kernels for known numbers, too, which come a little later."""
+    """Results and gradients are those of kernels for known numbers, too, which come later."""
     (u,) = numbers(sizes)
     weight = torch.randn((*sizes[:2], sizes[3]), generator=torch.Generator().manual_seed(1))
 
