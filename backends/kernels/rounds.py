@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loma.backends.kernels.sharing import reads_tensors
+from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
     INT,
     Assign,
     Binary,
+    Builtin,
     Expr,
     For,
     If,
@@ -25,6 +27,7 @@ from loma.core.ir import (
     IntConst,
     Stmt,
     Var,
+    Zero,
     replace,
 )
 from loma.core.walk import (
@@ -42,7 +45,37 @@ def forms(body: tuple[Stmt, ...]) -> list[tuple[Stmt, ...]]:
     turned = (
         tuple(turn(stmt) if isinstance(stmt, For) else stmt for stmt in body) for turn in turns
     )
-    return list(dict.fromkeys((body, *turned)))
+    return list(dict.fromkeys((body, *turned, _with_last_rounds(body))))
+
+
+def _with_last_rounds(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """With loops and the last round behind each, which is less, as one loop whose rounds begin with
+    what the last one lacks."""
+    out: list[Stmt] = []
+    for stmt in body:
+        before = out[-1] if out else None
+        whole = _whole(before, stmt) if isinstance(before, For) and isinstance(stmt, For) else None
+        out[len(out) - (whole is not None) :] = [stmt if whole is None else whole]
+    return tuple(out)
+
+
+def _whole(loop: For, last: For) -> For | None:
+    rounds = Binary("+", loop.extent, _ONE, INT)
+    match last.extent:
+        case Builtin("min", (extent, IntConst(1))) if sizes.equal(extent, rounds) is True:
+            pass
+        case _:
+            return None
+    count = len(last.body)
+    every, rest = loop.body[:count], loop.body[count:]
+    fixed = free_variables(extent).isdisjoint(written(loop.body))
+    used = mentioned_names((*loop.body, *last.body))
+    plain = all(isinstance(stmt, IndexAssign | If | Zero) for stmt in statements(rest))
+    if every != last.body or not fixed or not plain or {loop.counter, last.counter} & used:
+        return None
+    first, _ = _bounds(replace(loop, backwards=False))
+    begin = If(first, rest, (), loop.span)
+    return replace(loop, extent=extent, body=(begin, *every), backwards=False)
 
 
 def written_out(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

@@ -19,8 +19,7 @@ _ZERO = IntConst(0)
 
 def loop(inner: Inner, body: Sequence[HostNode]) -> list[HostNode]:
     """The loop with such a body, the checks of which stand in front of it."""
-    checks = [node for node in flat(body) if isinstance(node, CheckRange | CheckSome)]
-    rest = _without_checks(body)
+    checks, rest = _apart(body)
     return [*checks, Lanes(inner, rest, _few(inner, rest))]
 
 
@@ -59,20 +58,21 @@ def _is_one_sum(tree: Parallel, length: Expr) -> bool:
     return len(joined) == len(shared) == len(tree.writes) == 1 and ranges and kinds
 
 
-def _without_checks(nodes: Sequence[HostNode]) -> tuple[HostNode, ...]:
-    out: list[HostNode] = []
+def _apart(nodes: Sequence[HostNode]) -> tuple[list[HostNode], tuple[HostNode, ...]]:
+    """Checks that are made in any case, and what is left."""
+    checks: list[HostNode] = []
+    rest: list[HostNode] = []
     for node in nodes:
         match node:
             case CheckRange() | CheckSome():
-                continue
+                checks.append(node)
             case Unit(body=body):
-                out.append(replace(node, body=_without_checks(body)))
-            case Branch(then=then, other=other):
-                then, other = _without_checks(then), _without_checks(other)
-                out.append(replace(node, then=then, other=other))
+                found, left = _apart(body)
+                checks += found
+                rest.append(replace(node, body=left))
             case _:
-                out.append(node)
-    return tuple(out)
+                rest.append(node)
+    return checks, tuple(rest)
 
 
 def _few(inner: Inner, body: Sequence[HostNode]) -> tuple[Expr, ...]:

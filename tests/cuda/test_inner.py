@@ -39,6 +39,17 @@ def mixture(x : In[Tensor[B, K, N, D]], m : In[Tensor[B, K, D]],
         y[b, k, d] = y[b, k, d] / (1.0 + s[b, k])
     return y
 
+def rounds(x : In[Tensor[B, N, D]], v : In[Tensor[B, D]], t : In[int]) -> Tensor[B, D]:
+    a : Tensor[B, N]
+    y : Tensor[B, D]
+    for k in range(t):
+        if k > 0:
+            a[b, n] += sum(x[b, n, d] * y[b, d] for d in D)
+        a[b, n] = tanh(a[b, n] + x[b, n, 0])
+        y[b, d] = sum(a[b, n] * x[b, n, d] for n in N)
+        y[b, d] = y[b, d] / (1.0 + v[b, d] * v[b, d])
+    return y
+
 def once(x : In[Tensor[B, N, D]], v : In[Tensor[B, D]]) -> Tensor[B, D]:
     a : Tensor[B, N]
     y : Tensor[B, D]
@@ -146,6 +157,24 @@ def test_mixture(module: Any, sizes: tuple[int, int, int, int]) -> None:
 
     args = numbers((images, parts, values, length), (images, parts, length))
     _compare(lambda x, y: module.mixture(x, y, 3), expected, args)
+
+
+@pytest.mark.parametrize("sizes", [(64, 40, 8), (70, 33, 5), (3, 60, 64), (64, 7, 8), (65, 0, 4)])
+def test_rounds(module: Any, sizes: tuple[int, int, int]) -> None:
+    def expected(x: Tensor, v: Tensor, count: int) -> Tensor:
+        a, y = 0 * x[:, :, 0], 0 * v
+        for _ in range(count):
+            a = (a + torch.einsum("bnd,bd->bn", x, y) + x[:, :, 0]).tanh()
+            y = torch.einsum("bn,bnd->bd", a, x) / (1 + v * v)
+        return y
+
+    args = numbers(sizes, (sizes[0], sizes[2]))
+    for count in (1, 3):
+        _compare(
+            lambda x, v, count=count: module.rounds(x, v, count),
+            lambda x, v, count=count: expected(x, v, count),
+            args,
+        )
 
 
 @pytest.mark.parametrize("sizes", [(64, 40, 8), (70, 33, 5), (3, 600, 64), (64, 7, 8)])

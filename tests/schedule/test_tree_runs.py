@@ -69,10 +69,39 @@ def test_index_statements_for_gpus(case: Any) -> None:
     assert all(run_program(case.text, case.name, known, 1, device=registry.CUDA).values())
 
 
+INNER = """
+def pulled(x : In[Tensor[B, N, D]], v : In[Tensor[B, D]], t : In[int]) -> Tensor[B, D]:
+    a : Tensor[B, N]
+    y : Tensor[B, D]
+    for k in range(t):
+        if k > 0:
+            a[b, n] += sum(x[b, n, d] * y[b, d] for d in D)
+        a[b, n] = a[b, n] * 0.5 + x[b, n, 0]
+        y[b, d] = sum(a[b, n] * x[b, n, d] for n in N)
+        y[b, d] = y[b, d] / (1.0 + v[b, d] * v[b, d])
+    return y
+
+def pushed(x : In[Tensor[B, N, D]], v : In[Tensor[B, D]], t : In[int]) -> Tensor[B, D]:
+    a : Tensor[B, N]
+    y : Tensor[B, D]
+    a[b, n] = x[b, n, 0]
+    for k in range(t):
+        y[b, d] = sum(a[b, n] * x[b, n, d] for n in N)
+        y[b, d] = y[b, d] / (1.0 + v[b, d] * v[b, d])
+        if k + 1 < t:
+            a[b, n] += sum(x[b, n, d] * y[b, d] for d in D)
+    return y
+"""
+
+
 def test_inner_loops_for_gpus() -> None:
     program = (Path(capsnet_loma.__file__).parent / "digit_capsules.loma").read_text()
     known = {"iterations": 3, "over_inputs": 0}
     assert all(run_program(program, "routing", known, tries=4, device=registry.CUDA).values())
+    assert all(run_program(INNER, "pushed", {"t": 4}, tries=8, device=registry.CUDA).values())
+    for function in ("pulled", "pushed"):
+        text = pipeline.stage_text(INNER, "schedule", function, device="cuda")
+        assert text.count("inner ") == 1
 
 
 @pytest.mark.full

@@ -192,7 +192,7 @@ class _Host:
                 self.owner._while(self.frame, source, condition, lambda: self.nodes(body))
             case Serial(_, body):
                 self.nodes(body)
-            case Launch(within=Launch() as within) if self.machine.rng.random() < 0.5:
+            case Launch(within=Launch() as within) if self.takes(within):
                 self.launch(within)
             case Launch():
                 self.launch(node)
@@ -392,6 +392,15 @@ class _Host:
             self.nodes(node.end)
         for name in self.env.keys() - before:
             del self.env[name]
+
+    def takes(self, within: Launch) -> bool:
+        """Whether a kernel with inner loops runs: if each has something to do, perhaps."""
+        some = [
+            self.whole(extent) > 0
+            for node in within.loops
+            for extent in (node.inner.axis.extent, node.inner.lanes, *node.few)
+        ]
+        return all(some) and self.machine.rng.random() < 0.5
 
     def lanes(self, node: Lanes) -> None:
         """Values in any order. Each adds to sums of its own, and the first part of all is whole in
