@@ -38,6 +38,10 @@ SHORTER = [
     ("y[i, j] += x[i, j] if i < N else w[p]", "sum(x[i, j] for p in range(3))"),
     ("y[i, j] = 2.0 if (1.0 if x[i, j] > 0.0 else 0.0) == 0.0 else x[i, j]",
      "2.0 if not x[i, j] > 0.0 else x[i, j]"),  # of NaN neither holds
+    ("y[i, j] = x[i, j] if w[0] > 0.0 and (2.0 if w[0] > 0.0 else x[i, j]) > x[i, j] else 3.0",
+     "x[i, j] if w[0] > 0.0 and 2.0 > x[i, j] else 3.0"),
+    ("y[i, j] = (x[i, j] if w[0] > 0.0 else 1.0) if w[0] > 0.0 and w[0] > 0.0 else 2.0",
+     "x[i, j] if w[0] > 0.0 else 2.0"),
     ("y[i, j] = abs(-x[i, j]) + cos(-w[0])", "abs(x[i, j]) + cos(w[0])"),
     ("y[i, j] = exp(-abs(-(x[i, j] - w[0])))", "exp(-abs(x[i, j] - w[0]))"),
     ("y[i, j] = 1.0 if -x[i, j] < 0.5 else 2.0", "1.0 if x[i, j] > -0.5 else 2.0"),

@@ -9,7 +9,8 @@ counters alone: rounds in which it holds run apart from the others (:mod:`loma.p
 A sum of what has one value of an index is what it has there: ``sum(x[d] if d == p[n] else 0.0 for d
 in D)`` is ``x[p[n]] if 0 <= p[n] and p[n] < D else 0.0``.
 
-A mask that is compared is the condition that made it: ``(1.0 if j <= i else 0.0) > 0.0``, of which
+A condition that a choice around has tested is left out. A mask that is compared is the condition
+that made it: ``(1.0 if j <= i else 0.0) > 0.0``, of which
 ``where(tril(ones([N, N])) > 0.0, x, y)`` is made, is ``j <= i``. Signs leave even functions and
 comparisons: ``abs(-x)`` is ``abs(x)``, and ``-x < 0.0`` is ``x > 0.0``.
 """
@@ -98,13 +99,14 @@ class _Conditions:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """Any point of axes with these ranges, where the expressions ``known`` are not negative;
-    ``counters`` are those of loops around the statement."""
+    """Any point of axes with these ranges, where the expressions ``known`` are not negative and the
+    conditions ``tested`` hold; ``counters`` are those of loops around the statement."""
 
     ranges: Ranges
     counters: frozenset[str]
     is_size: IsSize
     known: tuple[Expr, ...] = ()
+    tested: frozenset[Expr] = frozenset()
 
     def value(self, expr: Expr) -> Expr:
         """The expression with the shortest conditions."""
@@ -112,9 +114,10 @@ class _Point:
             case Reduce(kind, body, axes):
                 own = {axis.name: axis.extent for axis in axes}
                 known = tuple(e for e in self.known if not sizes.mentions(e, own.keys()))
+                tested = (e for e in self.tested if free_variables(e).isdisjoint(own))
                 inside = replace(
                     self, ranges={**self.ranges, **own}, counters=self.counters - own.keys(),
-                    known=known,
+                    known=known, tested=frozenset(tested),
                 )  # fmt: skip
                 new = replace(expr, body=inside.value(body))
                 one = inside.picked(new) if kind == "sum" else None
@@ -129,11 +132,14 @@ class _Point:
                 return _decided(_without_sign(within))
 
     def _where(self, guard: Expr | None) -> _Point:
-        more = () if guard is None else facts(guard)
-        return replace(self, known=(*self.known, *more)) if more else self
+        if guard is None:
+            return self
+        tested = self.tested.union(conjuncts(guard))
+        return replace(self, known=(*self.known, *facts(guard)), tested=tested)
 
     def _select(self, expr: Select) -> Expr:
-        left = [part for part in conjuncts(expr.cond) if not self._holds(part)]
+        parts = dict.fromkeys(conjuncts(expr.cond))
+        left = [part for part in parts if not self._holds(part)]
         then = self._where(expr.cond).value(expr.then)
         if not left:
             return then
@@ -188,6 +194,8 @@ class _Point:
 
     def _holds(self, condition: Expr) -> bool:
         """Whether it surely does, and may be left out."""
+        if condition in self.tested:
+            return True
         ends = facts(condition)
         fixed = not _may_fail(condition) and not any(isinstance(n, Index) for n in walk(condition))
         return bool(ends) and fixed and all(map(self._never_negative, ends))
