@@ -19,7 +19,7 @@ from loma.core.ir import INT, Binary, Expr, Index, IntConst, Var
 from loma.core.walk import free_variables
 
 _ONE = IntConst(1)
-MOST = 4  # numbers that every form of a kernel is compiled for
+_MOST = 4  # numbers that every form of a kernel is compiled for (kMostFixed of gpu_kernels.h)
 
 
 def fixed(launch: Launch) -> tuple[str, ...]:
@@ -31,6 +31,11 @@ def fixed(launch: Launch) -> tuple[str, ...]:
         for expr in (*dims, inner.lanes, *node.few):
             found |= dict.fromkeys(sorted(free_variables(expr)))
     return tuple(found)
+
+
+def can_run(launch: Launch) -> bool:
+    """Whether so many numbers say it as there may be."""
+    return len(fixed(launch)) <= _MOST
 
 
 def worth_it(context: CppContext, launch: Launch) -> str:

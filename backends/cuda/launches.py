@@ -20,7 +20,7 @@ from loma.backends.cfamily.loops import iterations, write_check
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda import shapes, texts
-from loma.backends.cuda.inner import fixed, geometry, worth_it, write_in_lanes, write_lanes
+from loma.backends.cuda.inner import can_run, fixed, geometry, worth_it, write_in_lanes, write_lanes
 from loma.backends.cuda.iterations import ITERATION, joined_indices, with_joined
 from loma.backends.cuda.owned import OwnedText, reads_ahead
 from loma.backends.cuda.pairs import write_either, write_pairs
@@ -178,7 +178,7 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
 
 def _write_launch(owner: HostWriter, launch: Launch) -> None:
     context, writer, kernel = owner.context, owner.writer, launch.kernel
-    if launch.within is not None:
+    if launch.within is not None and can_run(launch.within):
         with writer.block(f"if ({worth_it(context, launch.within)})"):
             _write_launch(owner, launch.within)
         with writer.block("else"):
