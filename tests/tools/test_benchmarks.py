@@ -93,8 +93,8 @@ def test_the_spellings_are_measured(measured: tuple[dict[str, Any], Path, str]) 
 @pytest.mark.full
 def test_programs_in_plain_loops_are_those_of_pytorch() -> None:
     """It ends where values or gradients differ."""
-    printed = script("plain_loops", "--quick", "--threads", "1")
-    text = (FOLDER / "plain_loops.loma").read_text(encoding="utf-8")
+    printed = script("loops/plain_loops", "--quick", "--threads", "1")
+    text = (FOLDER / "loops" / "plain_loops.loma").read_text(encoding="utf-8")
     assert len(printed.splitlines()) == 1 + 2 * len(parse(text).functions)
 
 

@@ -1,6 +1,6 @@
 """Programs in plain loops, as one first writes them, against PyTorch without a loop.
 
-``benchmarks/plain_loops.loma`` has ten: loops over elements around scalar arithmetic, branches and
+``plain_loops.loma`` has ten: loops over elements around scalar arithmetic, branches and
 numbers that have names. Eager PyTorch and torch.compile have the same mathematics in operators on
 whole tensors, those that PyTorch has a function for by that. Float32: loma's milliseconds and its
 speed as a ratio to each peer's (above 1: loma is faster), medians of interleaved runs. Values and
@@ -9,9 +9,12 @@ gradients are compared before.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import torch
 import torch.nn.functional as F

@@ -15,10 +15,13 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import tempfile
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import torch
 from calls import both, inference, prepare, side_by_side, warm
