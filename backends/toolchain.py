@@ -187,6 +187,20 @@ def module_key(source: GeneratedSource, toolchain: Toolchain, flags: Iterable[st
     return cache.digest([toolchain.digest, _runtime_digest(), source.name, *text, *told])
 
 
+def prepare() -> None:
+    """Compiles of the runtime what takes longest, once on a machine."""
+    toolchain = detect()
+    _announce(toolchain)
+    _runtime_object(toolchain, "python")
+
+
+@functools.cache
+def _announce(toolchain: Toolchain) -> None:
+    """Tells a person once why it takes so long."""
+    if cache.find(_runtime_key(toolchain, "python")) is None:
+        compilers.notice("compiling its runtime, once on this machine: about half a minute")
+
+
 def build(source: GeneratedSource, parts: Parts, real: Real) -> Path:
     """The folder with the compiled module and its C++ files; compiled unless it is there already.
 
@@ -198,8 +212,7 @@ def build(source: GeneratedSource, parts: Parts, real: Real) -> Path:
     flags = () if toolchain.sanitized else _part_flags(parts.first, real)
 
     def compile_into(folder: Path) -> None:
-        if cache.find(_runtime_key(toolchain, "python")) is None:
-            compilers.notice("compiling its runtime, once on this machine: about a minute")
+        _announce(toolchain)
         # Of the runtime, where it is not compiled yet, what takes longest begins first.
         *objects, made = compilers.in_parallel(
             *_runtime_objects(toolchain, "python", *called(source.files[0][1])[::-1], "launch"),

@@ -91,9 +91,13 @@ def compile_many(
         return module
 
     # The longest first, so that none runs on alone at the end. More threads than compilers may run,
-    # for all wait for the runtime where this is not compiled yet.
+    # for all wait for the runtime where this is not compiled yet, which begins before.
     order = sorted(range(len(given)), key=lambda k: -len(given[k].source))
     with ThreadPoolExecutor(max_workers=4 * config.jobs()) as pool:
+        if any("Tensor" in program.source for program in given):
+            from loma.backends import toolchain
+
+            pool.submit(toolchain.prepare)
         modules = dict(zip(order, pool.map(one, order), strict=True))
     found = [modules[k] for k in range(len(given))]
     for module in found:

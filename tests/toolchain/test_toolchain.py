@@ -191,7 +191,7 @@ def test_who_waits_for_the_runtime_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     compiler("exit 3")
-    told = "loma: compiling its runtime, once on this machine: about a minute\n"
+    told = "loma: compiling its runtime, once on this machine: about half a minute\n"
     for at_a_terminal in (True, False):
         monkeypatch.setattr(sys.stderr, "isatty", lambda known=at_a_terminal: known)
         with pytest.raises(CompilationFailed):
