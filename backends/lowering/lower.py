@@ -476,8 +476,10 @@ class Lowering:
         loops, self._loops, self._in_lanes = self._loops, {}, True
         with self._context.within(inner.axis):
             found = self.block(inner.body, outermost=False)
-        self._loops, self._in_lanes = loops, False
+        self._in_lanes = False
+        # What joins the parts of sums has the numbers of these: it is no such loop again.
         behind = self.block(tuple(each.behind for each in inner.sums), outermost=False)
+        self._loops = loops
         return [*lanes.loop(inner, found), *behind]
 
     def _one_by_one(self, kernel: Kernel) -> tuple[HostNode, ...]:

@@ -57,6 +57,15 @@ def once(x : In[Tensor[B, N, D]], v : In[Tensor[B, D]]) -> Tensor[B, D]:
     y[b, d] = sum(a[b, n] * x[b, n, d] for n in N)
     return y
 
+def two_sums(x : In[Tensor[B, N, D]], v : In[Tensor[B, N]]) -> Tensor[B, D]:
+    p : Tensor[B, D]
+    q : Tensor[B, D]
+    y : Tensor[B, D]
+    p[b, d] = sum(x[b, n, d] * v[b, n] for n in N)
+    q[b, d] = sum(x[b, n, d] * x[b, n, d] for n in N)
+    y[b, d] = p[b, d] / (1.0 + q[b, d])
+    return y
+
 def kept(x : In[Tensor[B, N, D]], v : In[Tensor[B, D]],
          a : Out[Tensor[B, N]], y : Out[Tensor[B, D]]):
     e : Tensor[B, N]
@@ -186,6 +195,13 @@ def test_without_rounds(module: Any, sizes: tuple[int, int, int]) -> None:
         return torch.einsum("bnd,bd->bn", x, v).tanh()
 
     _compare(module.once, lambda x, v: torch.einsum("bn,bnd->bd", weights(x, v), x), [x, v])
+    w = v[:, :1] + x[:, :, 0]
+
+    def quotient(x: Tensor, w: Tensor) -> Tensor:
+        return torch.einsum("bnd,bn->bd", x, w) / (1.0 + x.square().sum(1))
+
+    assert "inner n" in pipeline.stage_text(PROGRAM, "schedule", "two_sums", device="cuda")
+    _compare(module.two_sums, quotient, [x, w])
     a, y = numbers((images, values), (images, length))
     both = a + weights(x, v)
     sums = y + torch.einsum("bn,bnd->bd", both, x)
