@@ -11,23 +11,8 @@ from collections.abc import Callable, Collection, Iterator
 from loma.core import builder as b
 from loma.core.effects import effects
 from loma.core.ir import (
-    POSITIONS,
-    ArrayType,
-    Expr,
-    FloatType,
-    Function,
-    Index,
-    IntType,
-    NoDiff,
-    Op,
-    Reduce,
-    Select,
-    StackType,
-    Stmt,
-    StructType,
-    TensorType,
-    Type,
-    Var,
+    POSITIONS, ArrayType, Expr, FloatType, Function, Index, IntType, NoDiff, Op, Reduce, Select,
+    StackType, Stmt, StructType, TensorType, Type, Var,
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.core.walk import children, root, statements

@@ -20,27 +20,8 @@ from loma.ad.rules import SCALAR_RULES
 from loma.ad.scalar_rules import times
 from loma.core import builder as b
 from loma.core.ir import (
-    FLOAT,
-    ArrayType,
-    Binary,
-    Builtin,
-    Call,
-    Expr,
-    FloatConst,
-    FloatType,
-    Index,
-    IntConst,
-    IntType,
-    MakeStruct,
-    Member,
-    NoDiff,
-    Op,
-    Place,
-    Reduce,
-    Select,
-    Unary,
-    Var,
-    ZeroPad,
+    FLOAT, ArrayType, Binary, Builtin, Call, Expr, FloatConst, FloatType, Index, IntConst, IntType,
+    MakeStruct, Member, NoDiff, Op, Place, Reduce, Select, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.walk import certain_reads, children, root, walk
 

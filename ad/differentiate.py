@@ -11,10 +11,11 @@ from loma.ad.scalar.derivatives import ScalarDerivatives, in_call_order
 from loma.ad.tensor.derivatives import TensorDerivatives
 from loma.ad.tensor.forward_derivatives import TensorTangents
 from loma.ad.tensor.normalise import pure_results
+from loma.core.saving import SplitPair
 from loma.core.aliases import CERTAIN, meetings
 from loma.core.ir import Call, Derivative, Function, Module, Struct, is_tensor_function, replace
 from loma.core.names import module_names
-from loma.core.saving import Save, SplitPair
+from loma.core.saving import Save
 from loma.core.walk import calls, is_place, root
 
 

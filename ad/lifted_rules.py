@@ -13,17 +13,7 @@ from loma.ad.operator_rules import OpAdjoint, op, unbroadcast
 from loma.ad.scalar_rules import ScalarRule, times
 from loma.core import builder as b
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Binary,
-    Builtin,
-    Expr,
-    FloatConst,
-    IntConst,
-    Select,
-    TensorType,
-    Unary,
-    Var,
+    FLOAT, INT, Binary, Builtin, Expr, FloatConst, IntConst, Select, TensorType, Unary, Var,
 )  # fmt: skip
 
 _G = Var(" g", FLOAT)  # an adjoint or a tangent; no name of a program, nor are the others

@@ -10,25 +10,13 @@ from loma.ad.tensor.entry_values import entry_of
 from loma.ad.tensor.needs import guard_by_need
 from loma.ad.tensor.normalise import normalise, pure_results
 from loma.ad.tensor.pairs import Arguments
+from loma.core.saving import Source, SplitPair
 from loma.core import builder as b
 from loma.core.ir import (
-    ArrayType,
-    Call,
-    CallStmt,
-    Declare,
-    Expr,
-    Function,
-    Module,
-    Param,
-    Return,
-    Stmt,
-    TupleType,
-    Unpack,
-    Var,
-    replace,
+    ArrayType, Call, CallStmt, Declare, Expr, Function, Module, Param, Return, Stmt, TupleType,
+    Unpack, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
-from loma.core.saving import Source, SplitPair
 from loma.core.walk import calls
 from loma.passes.first_write import first_writes
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from loma.ad import any_rank_rules as any_rank
-from loma.ad import operator_rules as o
-from loma.ad import scalar_rules as s
+from loma.ad import any_rank_rules as any_rank, operator_rules as o, scalar_rules as s
 from loma.ad.lifted_rules import lifted
 from loma.core.builtins import BUILTINS
 from loma.core.ir import Expr, Op, Var

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.ir import FLOAT, INT, BinaryOp, Builtin, Expr, FloatConst, IntConst, Select, Var
 from loma.core.walk import substitute
 

@@ -15,26 +15,8 @@ from loma.ad.rules import SCALAR_RULES
 from loma.ad.scalar_rules import times
 from loma.core import builder as b
 from loma.core.ir import (
-    FLOAT,
-    Binary,
-    Builtin,
-    Call,
-    Expr,
-    FloatConst,
-    FloatType,
-    Index,
-    IntConst,
-    IntType,
-    MakeStruct,
-    Member,
-    NoDiff,
-    Op,
-    Place,
-    Reduce,
-    Select,
-    Unary,
-    Var,
-    ZeroPad,
+    FLOAT, Binary, Builtin, Call, Expr, FloatConst, FloatType, Index, IntConst, IntType, MakeStruct,
+    Member, NoDiff, Op, Place, Reduce, Select, Unary, Var, ZeroPad,
 )  # fmt: skip
 
 ZERO = b.flt(0)

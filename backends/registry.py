@@ -7,8 +7,8 @@ from loma.backends.cuda import launches as cuda
 from loma.backends.cuda import lists
 from loma.backends.cuda import lower as cuda_lower
 from loma.backends.lowering.index_statements import library_call
-from loma.backends.lowering.lower import lower
 from loma.backends.openmp.launches import write
+from loma.backends.lowering.lower import lower
 from loma.backends.schedule import target
 
 CPU = Device(target.CPU, "prelude.h", "light_prelude.h", library_call, lower, write)

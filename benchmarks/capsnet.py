@@ -15,16 +15,7 @@ from typing import Any
 
 import torch
 from forms import (
-    COMPILE,
-    COMPILE_OPTIONS,
-    EAGER,
-    KEEPING,
-    LOMA,
-    Case,
-    Form,
-    Settings,
-    Step,
-    keeping_allocators,
+    COMPILE, COMPILE_OPTIONS, EAGER, KEEPING, LOMA, Case, Form, Settings, Step, keeping_allocators,
 )  # fmt: skip
 from harness import main
 

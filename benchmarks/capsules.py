@@ -11,16 +11,7 @@ from typing import Any
 
 import torch
 from forms import (
-    COMPILE,
-    EAGER,
-    LOMA,
-    Case,
-    Form,
-    Settings,
-    Step,
-    backward_step,
-    forward_step,
-    leaf,
+    COMPILE, EAGER, LOMA, Case, Form, Settings, Step, backward_step, forward_step, leaf,
     torch_forms,
 )  # fmt: skip
 from harness import main

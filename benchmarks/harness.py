@@ -29,7 +29,7 @@ from typing import Any
 import click
 from forms import LOMA, Case, Form, Settings
 
-from capsnet_loma.profiling.processes import Process, ProfileError, Version
+from capsnet_loma.profiling.processes import ProfileError, Process, Version
 from capsnet_loma.profiling.profile import check_agreement
 from loma import specialise
 from loma.tools.cli_numbers import THREADS, Whole

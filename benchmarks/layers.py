@@ -10,16 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from forms import (
-    COMPILE,
-    EAGER,
-    LOMA,
-    Case,
-    Form,
-    Settings,
-    Step,
-    backward_step,
-    leaf,
-    torch_forms,
+    COMPILE, EAGER, LOMA, Case, Form, Settings, Step, backward_step, leaf, torch_forms,
 )  # fmt: skip
 from harness import main
 from torch import Tensor

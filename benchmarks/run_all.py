@@ -20,9 +20,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from reporting import pictures, report
 from forms import Settings
 from harness import settings_of, settings_parser
-from reporting import pictures, report
 
 FOLDER = Path(__file__).resolve().parent
 # Those that look for the fastest form of each peer.

@@ -22,13 +22,7 @@ from typing import Any
 # Under ``--worker`` these are the modules of the checkout that is measured.
 from forms import LOMA, Case, Form, Settings
 from harness import (
-    measure,
-    progress,
-    serve,
-    settings_of,
-    settings_parser,
-    table,
-    write_json,
+    measure, progress, serve, settings_of, settings_parser, table, write_json,
 )  # fmt: skip
 
 SCRIPTS = ("capsules", "layers", "capsnet", "training", "optimisers")

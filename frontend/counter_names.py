@@ -6,8 +6,7 @@ import ast
 import re
 
 from loma import errors
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.ir import INT, Expr, IntConst, Var
 from loma.core.printer import print_expr
 from loma.core.walk import substitute, variables

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 from loma import errors
-from loma.core.packing import Packing, Slot
 from loma.frontend.arguments import passed
+from loma.core.packing import Packing, Slot
 from loma.frontend.members import Layouts
 from loma.frontend.scope import span_of
 from loma.frontend.syntax.python_syntax import elts

@@ -16,9 +16,7 @@ from loma.core.builtins import BUILTINS
 from loma.core.differentials import primal_name
 from loma.core.ir import Derivative, Function, Module, Stmt, TensorType, is_tensor_function
 from loma.core.names import Names
-from loma.core.walk import calls as ir_calls
-from loma.core.walk import expressions, walk
-from loma.core.walk import statements as ir_statements
+from loma.core.walk import calls as ir_calls, expressions, walk, statements as ir_statements
 from loma.errors.excerpts import Text, printable
 from loma.errors.spans import FILE, Span
 from loma.frontend.imports import Definition, Import, Unit, gather, is_import, join, read_imports

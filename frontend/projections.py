@@ -12,18 +12,7 @@ from dataclasses import replace
 from loma import errors
 from loma.core.differentials import reverse_signature
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Call,
-    CallStmt,
-    Expr,
-    FloatConst,
-    Function,
-    IntConst,
-    Return,
-    TupleType,
-    Var,
-    While,
+    FLOAT, INT, Call, CallStmt, Expr, FloatConst, Function, IntConst, Return, TupleType, Var, While,
 )  # fmt: skip
 from loma.core.walk import statements
 from loma.frontend.scope import Program

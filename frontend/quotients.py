@@ -12,28 +12,8 @@ from loma.arithmetic.integers import truncated_quotient
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    AtomicAdd,
-    Binary,
-    Builtin,
-    Call,
-    Declare,
-    Expr,
-    Function,
-    IndexAssign,
-    MakeStruct,
-    NoDiff,
-    Op,
-    Reduce,
-    Return,
-    Select,
-    Stmt,
-    TensorType,
-    Type,
-    Unary,
-    Var,
+    FLOAT, INT, Assign, AtomicAdd, Binary, Builtin, Call, Declare, Expr, Function, IndexAssign,
+    MakeStruct, NoDiff, Op, Reduce, Return, Select, Stmt, TensorType, Type, Unary, Var,
 )  # fmt: skip
 from loma.core.ops import OPS, PREDICATES
 from loma.core.walk import expressions, statements, walk

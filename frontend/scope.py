@@ -12,27 +12,8 @@ from typing import Any, Literal
 from loma import errors
 from loma.core.differentials import primal_name, with_mentioned
 from loma.core.ir import (
-    INT,
-    ArrayType,
-    Assign,
-    Call,
-    Declare,
-    Derivative,
-    Expr,
-    FloatConst,
-    Function,
-    Index,
-    IntConst,
-    Op,
-    Reduce,
-    StackType,
-    Struct,
-    StructType,
-    TensorType,
-    Type,
-    Var,
-    ZeroPad,
-    is_tensor_function,
+    INT, ArrayType, Assign, Call, Declare, Derivative, Expr, FloatConst, Function, Index, IntConst,
+    Op, Reduce, StackType, Struct, StructType, TensorType, Type, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.core.layout import Layout
 from loma.core.names import Names

@@ -14,19 +14,8 @@ from loma.core.differentials import (
     tensor_forward_signature,
 )
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    ArrayType,
-    Derivative,
-    Expr,
-    FloatConst,
-    Function,
-    IntConst,
-    Param,
-    TensorType,
-    Type,
-    Var,
-    is_tensor_function,
+    FLOAT, INT, ArrayType, Derivative, Expr, FloatConst, Function, IntConst, Param, TensorType,
+    Type, Var, is_tensor_function,
 )  # fmt: skip
 from loma.core.printer import print_type
 from loma.core.unbounded import is_unbounded

@@ -11,20 +11,8 @@ from loma.core import sizes
 from loma.core.builder import VARYING_SIZE
 from loma.core.differentials import differential, primal_name
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    ArrayType,
-    Binary,
-    Builtin,
-    Element,
-    Expr,
-    IntConst,
-    StackType,
-    StructType,
-    TensorType,
-    Type,
-    Unary,
-    Var,
+    FLOAT, INT, ArrayType, Binary, Builtin, Element, Expr, IntConst, StackType, StructType,
+    TensorType, Type, Unary, Var,
 )  # fmt: skip
 from loma.core.printer import print_expr, print_type
 from loma.core.unbounded import is_unbounded

@@ -16,16 +16,11 @@ from typing import TYPE_CHECKING, Any
 from loma.config import VERSION
 
 if TYPE_CHECKING:
-    from loma import memory as memory
-    from loma import nn as nn
-    from loma import optim as optim
-    from loma import specialise as specialise
-    from loma.compiler import compile as compile
-    from loma.compiler import compile_many as compile_many
+    from loma import memory as memory, nn as nn, optim as optim, specialise as specialise
+    from loma.compiler import compile as compile, compile_many as compile_many
     from loma.embedded.module import module as module
     from loma.embedded.words import names as names
-    from loma.errors import UserError as UserError
-    from loma.errors import UserWarning as UserWarning
+    from loma.errors import UserError as UserError, UserWarning as UserWarning
     from loma.functions import LomaModule as LomaModule
     from loma.gpu import check_device as check_device
     from loma.tools.check import check_gradients as check_gradients

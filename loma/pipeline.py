@@ -27,7 +27,7 @@ from loma.core.names import Names, module_names
 from loma.core.packing import Packings
 from loma.core.printer import print_function, print_module
 from loma.core.saving import Save, SplitPair
-from loma.core.walk import aggregates, calls
+from loma.core.walk import calls, aggregates
 from loma.deep import deep
 from loma.errors import NotDifferentiable, UserError, UserWarning, suggest
 from loma.errors.excerpts import Text
@@ -276,8 +276,8 @@ def specialised(
     from loma import passes
     from loma.backends import registry
     from loma.backends import torch as libtorch
-    from loma.backends.cfamily.names import cpp_name
     from loma.backends.torch import binding
+    from loma.backends.cfamily.names import cpp_name
 
     general = find(stage.module, function)
     names = binding.slot_names(general, stage.zeroed.get(function, ()))

@@ -9,27 +9,8 @@ from typing import TypeAlias
 from loma.ad.scalar.hoist import Normal
 from loma.core import builder as b
 from loma.core.ir import (
-    INT,
-    ArrayType,
-    Assign,
-    AtomicAdd,
-    Declare,
-    Expr,
-    FloatType,
-    For,
-    Function,
-    Index,
-    IntConst,
-    IntType,
-    Member,
-    Place,
-    Stmt,
-    Struct,
-    StructType,
-    Type,
-    Var,
-    Zero,
-    replace,
+    INT, ArrayType, Assign, AtomicAdd, Declare, Expr, FloatType, For, Function, Index, IntConst,
+    IntType, Member, Place, Stmt, Struct, StructType, Type, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.unbounded import is_unbounded
 from loma.core.walk import root

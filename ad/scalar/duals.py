@@ -16,34 +16,9 @@ from loma.ad.tangents import slope
 from loma.core import builder as b
 from loma.core.differentials import DFLOAT, differential
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    ArrayType,
-    Assign,
-    Binary,
-    Builtin,
-    Call,
-    Declare,
-    Expr,
-    FloatConst,
-    For,
-    Function,
-    If,
-    Index,
-    IntConst,
-    MakeStruct,
-    Member,
-    NoDiff,
-    Place,
-    Select,
-    Stmt,
-    Struct,
-    StructType,
-    TupleType,
-    Type,
-    Unary,
-    Var,
-    replace,
+    FLOAT, INT, ArrayType, Assign, Binary, Builtin, Call, Declare, Expr, FloatConst, For, Function,
+    If, Index, IntConst, MakeStruct, Member, NoDiff, Place, Select, Stmt, Struct, StructType,
+    TupleType, Type, Unary, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import children, map_children, variables

@@ -20,31 +20,9 @@ from loma.ad.scalar.paths import places
 from loma.ad.scalar.steps import int_step
 from loma.core.effects import effects, out_places, written
 from loma.core.ir import (
-    ArrayType,
-    Assign,
-    AtomicAdd,
-    Binary,
-    Builtin,
-    CallStmt,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IntConst,
-    IntType,
-    Member,
-    Place,
-    Pop,
-    Stmt,
-    Struct,
-    StructType,
-    Type,
-    Unpack,
-    Var,
-    While,
-    Zero,
+    ArrayType, Assign, AtomicAdd, Binary, Builtin, CallStmt, Declare, Expr, For, Function, If,
+    Index, IntConst, IntType, Member, Place, Pop, Stmt, Struct, StructType, Unpack, Var, Type,
+    While, Zero,
 )  # fmt: skip
 from loma.core.walk import root
 from loma.passes.liveness import Modes

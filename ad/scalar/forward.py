@@ -10,30 +10,8 @@ from loma.ad.scalar.duals import Dual, Dualiser, Emitter
 from loma.core import builder as b
 from loma.core.differentials import differential, forward_signature
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    AtomicAdd,
-    CallStmt,
-    Declare,
-    For,
-    Function,
-    If,
-    IndexAssign,
-    Member,
-    Place,
-    Pop,
-    Push,
-    Return,
-    StackType,
-    Stmt,
-    Struct,
-    TupleType,
-    Unpack,
-    Var,
-    While,
-    Zero,
-    replace,
+    FLOAT, INT, Assign, AtomicAdd, CallStmt, Declare, For, Function, If, IndexAssign, Member, Place,
+    Pop, Push, Return, StackType, Stmt, Struct, TupleType, Unpack, Var, While, Zero, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import calls

@@ -14,17 +14,7 @@ from loma.ad.scalar.single_writes import overwrites_untouched
 from loma.core import builder as b
 from loma.core.effects import assigned
 from loma.core.ir import (
-    ArrayType,
-    Assign,
-    Declare,
-    Expr,
-    Function,
-    Param,
-    Stmt,
-    Struct,
-    Var,
-    Zero,
-    replace,
+    ArrayType, Assign, Declare, Expr, Function, Param, Stmt, Struct, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.unbounded import is_unbounded

@@ -17,22 +17,8 @@ from loma.ad.scalar.steps import int_step
 from loma.core import builder as b
 from loma.core.effects import effects, written_places
 from loma.core.ir import (
-    Assign,
-    Expr,
-    FloatType,
-    For,
-    Function,
-    If,
-    IntConst,
-    IntType,
-    Member,
-    Place,
-    Stmt,
-    Struct,
-    StructType,
-    Type,
-    Var,
-    While,
+    Assign, Expr, FloatType, For, Function, If, IntConst, IntType, Member, Place, Stmt, Struct,
+    StructType, Type, Var, While,
 )  # fmt: skip
 from loma.core.walk import expressions, statements
 

@@ -28,23 +28,8 @@ from loma.ad.scalar.sweeps import SweepBuilder
 from loma.core.differentials import reverse_signature
 from loma.core.effects import effects
 from loma.core.ir import (
-    ArrayType,
-    Assign,
-    CallStmt,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    Param,
-    Push,
-    Return,
-    Stmt,
-    Struct,
-    Type,
-    Var,
-    While,
-    replace,
+    ArrayType, Assign, CallStmt, Declare, Expr, For, Function, If, Param, Push, Return, Stmt,
+    Struct, Type, Var, While, replace,
 )  # fmt: skip
 from loma.core.names import Names, with_own_indices, without_locals
 from loma.core.unbounded import is_unbounded

@@ -17,32 +17,11 @@ from loma.ad.scalar.paths import ELEMENT, Path, overlap, path_of, places
 from loma.ad.scalar.steps import int_step
 from loma.core.effects import assigned, effects
 from loma.core.ir import (
-    Assign,
-    Binary,
-    Builtin,
-    CallStmt,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    IntConst,
-    Pop,
-    Stmt,
-    Unary,
-    Var,
-    While,
-    Zero,
+    Assign, Binary, Builtin, CallStmt, Declare, Expr, For, Function, If, IntConst, Pop,
+    Stmt, Unary, Var, While, Zero,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks,
-    expressions,
-    free_variables,
-    map_children,
-    root,
-    statements,
-    subscripts,
-    walk,
+    blocks, expressions, free_variables, map_children, root, statements, subscripts, walk,
 )  # fmt: skip
 from loma.passes.liveness import Modes
 

@@ -8,8 +8,8 @@ order in which values come back is the reverse of that in which they went.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from itertools import pairwise
+from dataclasses import dataclass
 
 from loma import errors
 from loma.ad.scalar.context import Context
@@ -20,25 +20,8 @@ from loma.ad.scalar.steps import int_step
 from loma.core import builder as b
 from loma.core.effects import effects
 from loma.core.ir import (
-    INT,
-    Assign,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    IntConst,
-    IntType,
-    Place,
-    Pop,
-    Push,
-    Return,
-    StackType,
-    Stmt,
-    Type,
-    Var,
-    While,
-    replace,
+    INT, Assign, Declare, Expr, For, Function, If, IntConst, IntType, Place, Pop, Push, Return,
+    StackType, Stmt, Type, Var, While, replace,
 )  # fmt: skip
 from loma.core.walk import blocks, map_blocks, root, statements
 from loma.errors.spans import Span

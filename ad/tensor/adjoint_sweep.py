@@ -12,27 +12,11 @@ from loma.ad.tensor.gather import both, inside_tests
 from loma.ad.tensor.index_statements import adjoint_place, adjoint_statements
 from loma.ad.tensor.sweep import Env, Record, SweepContext
 from loma.core import builder as b
-from loma.core.effects import effects
 from loma.core.ir import (
-    Assign,
-    Call,
-    Declare,
-    Expr,
-    For,
-    If,
-    Index,
-    IndexAssign,
-    NoDiff,
-    Op,
-    Stmt,
-    TensorType,
-    Unpack,
-    Var,
-    While,
-    Zero,
-    is_tensor_function,
-    replace,
+    Assign, Call, Declare, Expr, For, If, Index, IndexAssign, NoDiff, Op, Stmt, TensorType, Unpack,
+    Var, While, Zero, is_tensor_function, replace,
 )  # fmt: skip
+from loma.core.effects import effects
 from loma.core.walk import at, blocks, map_expressions, root
 
 

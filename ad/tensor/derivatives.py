@@ -12,16 +12,14 @@ from loma.ad.scalar.reverse import needs_entry_value, reverse_doc
 from loma.ad.tensor.entry_values import entry_of
 from loma.ad.tensor.joint import Joint, joint_sweeps
 from loma.ad.tensor.pairs import CallPlan
+from loma.core.saving import SplitPair
 from loma.ad.tensor.partials import (
-    check_is_value,
-    has_only_numbers,
-    partial_derivative,
-    partial_from_forward,
+    check_is_value, has_only_numbers, partial_derivative, partial_from_forward,
 )  # fmt: skip
 from loma.ad.tensor.split import split
 from loma.core.ir import Declare, Function, Param, Stmt, Var, replace
 from loma.core.printer import print_type
-from loma.core.saving import Save, SplitPair
+from loma.core.saving import Save
 from loma.core.walk import aggregates
 from loma.errors.spans import NOWHERE
 from loma.passes.liveness import Liveness

@@ -23,24 +23,8 @@ from loma.core import sizes
 from loma.core.bounds import ONE, ZERO, facts, is_never_negative
 from loma.core.effects import assigned, effects, written
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    CallStmt,
-    Declare,
-    Expr,
-    For,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Op,
-    Return,
-    Stmt,
-    TensorType,
-    Var,
-    While,
-    replace,
+    INT, Axis, Binary, CallStmt, Declare, Expr, For, If, Index, IndexAssign, IntConst, Op, Return,
+    Stmt, TensorType, Var, While, replace,
 )  # fmt: skip
 from loma.core.overlap import Read, reads_of
 from loma.core.sizes import size_variables

@@ -7,45 +7,18 @@ from typing import assert_never
 from loma import errors
 from loma.ad.activity import carries_derivative
 from loma.ad.tensor.index_statements import (
-    adjoint_reads,
-    first_extreme,
-    is_looked_for_again,
-    states_result,
+    adjoint_reads, first_extreme, is_looked_for_again, states_result,
 )  # fmt: skip
 from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.sweep import Env, Record, SweepContext
 from loma.ad.tensor.taped_sums import taped_sums
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.axes import index_statement, target_axes
 from loma.core.distinct import names_once
 from loma.core.effects import assigned
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    AtomicAdd,
-    Axis,
-    Call,
-    CallStmt,
-    Declare,
-    Expr,
-    FloatType,
-    For,
-    If,
-    Index,
-    IndexAssign,
-    IntType,
-    Pop,
-    Push,
-    Return,
-    Stmt,
-    TensorType,
-    TupleType,
-    Unpack,
-    Var,
-    While,
-    Zero,
+    FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
+    IndexAssign, IntType, Pop, Push, Return, Stmt, TensorType, TupleType, Unpack, Var, While, Zero,
     replace,
 )  # fmt: skip
 from loma.core.walk import free_variables, map_blocks, map_expressions, root, statements

@@ -5,25 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.axes import standalone
 from loma.core.bounds import stays_inside
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Binary,
-    Expr,
-    Index,
-    IntConst,
-    Reduce,
-    Select,
-    TensorType,
-    Unary,
-    Var,
-    ZeroPad,
-    replace,
+    FLOAT, INT, Axis, Binary, Expr, Index, IntConst, Reduce, Select, TensorType, Unary, Var,
+    ZeroPad, replace,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.sizes import IsSize

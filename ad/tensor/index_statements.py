@@ -22,31 +22,13 @@ from loma.ad.contributions import Contribution, PartialName, contributions
 from loma.ad.tensor.gather import between, both, gather, inside_tests
 from loma.ad.tensor.products import product_of_others
 from loma.ad.tensor.sweep import SweepContext
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.axes import index_statement, target_axes, terms_of
 from loma.core.bounds import facts, stays_inside
 from loma.core.distinct import told_apart
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Binary,
-    Expr,
-    FloatConst,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Place,
-    Reduce,
-    ReduceKind,
-    Select,
-    Stmt,
-    TensorType,
-    Var,
-    Zero,
-    replace,
+    FLOAT, INT, Axis, Binary, Expr, FloatConst, If, Index, IndexAssign, IntConst, Place, Reduce,
+    ReduceKind, Select, Stmt, TensorType, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.overlap import reads_of, same_element
 from loma.core.walk import free_variables, map_children, root, walk

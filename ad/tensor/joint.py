@@ -17,20 +17,20 @@ from dataclasses import dataclass
 from loma.ad.activity import active_variables, carries_derivative
 from loma.ad.contributions import PartialName
 from loma.ad.tensor.adjoint_sweep import AdjointSweep
+from loma.ad.tensor.pairs import CallPlan
 from loma.ad.tensor.forward_sweep import ForwardSweep
 from loma.ad.tensor.normalise import Normal, normalise
-from loma.ad.tensor.pairs import CallPlan
 from loma.ad.tensor.shifts import shifts
 from loma.ad.tensor.sweep import Env, SweepContext, Sweeps
 from loma.ad.tensor.trips import with_counts
 from loma.ad.tensor.versions import merged_names, rename
 from loma.core.distinct import checked_elsewhere
 from loma.core.ir import Assign, Declare, Function, IndexAssign, Module, Return, Stmt, Var, replace
+from loma.passes.outer import is_outer
 from loma.core.sizes import size_variables
 from loma.core.walk import mentioned_names, reads_of_type
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import Liveness
-from loma.passes.outer import is_outer
 
 
 @dataclass(frozen=True, slots=True)

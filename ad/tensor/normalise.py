@@ -25,45 +25,15 @@ from loma.ad.tensor.products import nested
 from loma.core import builder as b
 from loma.core.effects import assigned, out_places
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    Axis,
-    Call,
-    CallStmt,
-    Declare,
-    Expr,
-    FloatType,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntType,
-    Module,
-    NoDiff,
-    Op,
-    Reduce,
-    Return,
-    Stmt,
-    TensorType,
-    Type,
-    Unpack,
-    Var,
-    While,
-    Zero,
-    is_tensor_function,
-    replace,
+    FLOAT, INT, Assign, Axis, Call, CallStmt, Declare, Expr, FloatType, For, Function, If, Index,
+    IndexAssign, IntType, Module, NoDiff, Op, Reduce, Return, Stmt, TensorType, Type, Unpack, Var,
+    While, Zero, is_tensor_function, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of, with_own_indices
 from loma.core.printer import print_expr
 from loma.core.sizes import bound_sizes, dims_of, is_arithmetic, size_variables
 from loma.core.walk import (
-    free_variables,
-    map_expressions,
-    numbered,
-    substitute,
-    substitute_type,
+    free_variables, map_expressions, numbered, substitute, substitute_type,
 )  # fmt: skip
 from loma.passes.canonical.hoisting import Hoisting
 

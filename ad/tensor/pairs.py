@@ -8,17 +8,7 @@ from dataclasses import dataclass, field
 from loma import errors
 from loma.ad.tensor.normalise import call_types, pure_results
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Call,
-    Expr,
-    Function,
-    IntConst,
-    IntType,
-    Param,
-    TensorType,
-    Type,
-    Var,
+    FLOAT, INT, Call, Expr, Function, IntConst, IntType, Param, TensorType, Type, Var,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.saving import Source, SplitPair

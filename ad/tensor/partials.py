@@ -15,24 +15,8 @@ from loma.ad.tangents import Tangents
 from loma.core import builder as b
 from loma.core.differentials import DFLOAT
 from loma.core.ir import (
-    FLOAT,
-    Assign,
-    Call,
-    Declare,
-    FloatType,
-    For,
-    Function,
-    If,
-    IntType,
-    MakeStruct,
-    Member,
-    Place,
-    Return,
-    Stmt,
-    Type,
-    Var,
-    While,
-    replace,
+    FLOAT, Assign, Call, Declare, FloatType, For, Function, If, IntType, MakeStruct, Member, Place,
+    Return, Stmt, Type, Var, While, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import expressions, map_blocks, statements, walk

@@ -12,23 +12,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.axes import index_statement
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Expr,
-    For,
-    Index,
-    IntConst,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
-    Zero,
-    replace,
+    FLOAT, INT, Axis, Expr, For, Index, IntConst, Reduce, Stmt, TensorType, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import free_variables, substitute

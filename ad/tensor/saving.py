@@ -20,25 +20,14 @@ from loma.ad.tensor.joint import Joint
 from loma.core.builtins import BUILTINS
 from loma.core.effects import assigned, written
 from loma.core.ir import (
-    Builtin,
-    Call,
-    Declare,
-    Expr,
-    Index,
-    IndexAssign,
-    IntType,
-    Op,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
+    Builtin, Call, Declare, Expr, Index, IndexAssign, IntType, Op, Reduce, Stmt, TensorType, Var,
     replace,
 )  # fmt: skip
+from loma.passes.outer import is_outer, summand
 from loma.core.saving import Save
 from loma.core.walk import free_variables, reads_of_type, subscript_variables, variables, walk
 from loma.passes.canonical.views import is_view
 from loma.passes.liveness import covers
-from loma.passes.outer import is_outer, summand
 
 
 def recomputed(joint: Joint, live: frozenset[str], sizes: set[str], save: Save) -> tuple[Stmt, ...]:

@@ -22,34 +22,13 @@ from loma.core.bounds import facts, is_never_negative
 from loma.core.distinct import told_apart
 from loma.core.effects import effects
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Declare,
-    Expr,
-    For,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Return,
-    Stmt,
-    TensorType,
-    Var,
-    While,
-    replace,
+    INT, Axis, Binary, Declare, Expr, For, If, Index, IndexAssign, IntConst, Return, Stmt,
+    TensorType, Var, While, replace,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.overlap import Read, apart, differ, reads_of
 from loma.core.walk import (
-    children,
-    expressions,
-    free_variables,
-    root,
-    statements,
-    subscripts,
-    substitute,
-    variables,
+    children, expressions, free_variables, root, statements, subscripts, substitute, variables,
 )  # fmt: skip
 
 IsSize = Callable[[str], bool]

@@ -16,22 +16,8 @@ from loma import config
 from loma.ad.tensor.weights import STAYS, ZERO, NoWeight, Weight, added, same, weight_of
 from loma.core.effects import assigned, effects, written
 from loma.core.ir import (
-    INT,
-    Assign,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    Reduce,
-    Return,
-    Stmt,
-    Unpack,
-    Var,
-    While,
-    Zero,
+    INT, Assign, Declare, Expr, For, Function, If, Index, IndexAssign, Reduce, Return, Stmt,
+    Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.core.walk import blocks, expressions, free_variables, root, statements
 from loma.passes.liveness import covers

@@ -14,23 +14,14 @@ from loma.ad.tensor.joint import Joint
 from loma.ad.tensor.needs import guard_by_need
 from loma.ad.tensor.normalise import pure_results
 from loma.ad.tensor.pairs import Arguments
+from loma.core.saving import Source, SplitPair
 from loma.ad.tensor.saving import recomputed
 from loma.core.distinct import checked_elsewhere
 from loma.core.effects import assigned, written
 from loma.core.ir import (
-    INT,
-    Declare,
-    Function,
-    Index,
-    IndexAssign,
-    IntType,
-    Return,
-    Stmt,
-    TensorType,
-    Var,
-    replace,
+    INT, Declare, Function, Index, IndexAssign, IntType, Return, Stmt, TensorType, Var, replace,
 )  # fmt: skip
-from loma.core.saving import Save, Source, SplitPair
+from loma.core.saving import Save
 from loma.core.sizes import bindings
 from loma.core.walk import reads_of_type, root
 from loma.passes.canonical.copies import without_copies

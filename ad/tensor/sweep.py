@@ -16,21 +16,8 @@ from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.trips import Trips
 from loma.core.effects import assigned
 from loma.core.ir import (
-    FLOAT,
-    Assign,
-    Call,
-    Declare,
-    Expr,
-    For,
-    Function,
-    IndexAssign,
-    Stmt,
-    TensorType,
-    TupleType,
-    Type,
-    Unpack,
-    Var,
-    replace,
+    FLOAT, Assign, Call, Declare, Expr, For, Function, IndexAssign, Stmt, TensorType, TupleType,
+    Type, Unpack, Var, replace,
 )  # fmt: skip
 from loma.core.sizes import size_variables
 from loma.core.walk import free_variables, statements, substitute

@@ -11,23 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loma.ad.tensor.normalise import Normal
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.bounds import interval
 from loma.core.effects import assigned
 from loma.core.ir import (
-    INT,
-    Assign,
-    Axis,
-    Builtin,
-    Declare,
-    Expr,
-    For,
-    IntConst,
-    Stmt,
-    Var,
-    While,
-    replace,
+    INT, Assign, Axis, Builtin, Declare, Expr, For, IntConst, Stmt, Var, While, replace,
 )  # fmt: skip
 from loma.core.sizes import IsSize
 from loma.core.walk import free_variables, map_blocks, substitute

@@ -12,18 +12,7 @@ from collections.abc import Iterable
 from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    Assign,
-    Binary,
-    Declare,
-    Expr,
-    Function,
-    IndexAssign,
-    Op,
-    Stmt,
-    TensorType,
-    Type,
-    Unpack,
-    Var,
+    Assign, Binary, Declare, Expr, Function, IndexAssign, Op, Stmt, TensorType, Type, Unpack, Var,
     replace,
 )  # fmt: skip
 from loma.core.walk import map_blocks, map_children, map_expressions

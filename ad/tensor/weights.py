@@ -13,18 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from loma.core.ir import (
-    Binary,
-    Builtin,
-    Expr,
-    FloatConst,
-    Index,
-    IntConst,
-    IntType,
-    NoDiff,
-    Reduce,
-    Select,
-    Unary,
-    Var,
+    Binary, Builtin, Expr, FloatConst, Index, IntConst, IntType, NoDiff, Reduce, Select, Unary, Var,
     ZeroPad,
 )  # fmt: skip
 from loma.core.walk import children, free_variables, substitute

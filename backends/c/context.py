@@ -13,26 +13,10 @@ from loma.backends.cfamily.identifiers import c_string
 from loma.backends.cfamily.stack import Frame, Use
 from loma.core.effects import assigned, effects
 from loma.core.ir import (
-    ArrayType,
-    Expr,
-    For,
-    Function,
-    Index,
-    Member,
-    Module,
-    Param,
-    StructType,
-    Type,
-    Var,
+    ArrayType, Expr, For, Function, Index, Member, Module, Param, StructType, Type, Var,
 )  # fmt: skip
 from loma.core.walk import (
-    calls,
-    expressions,
-    mentioned_names,
-    root,
-    statements,
-    variable_names,
-    variables,
+    calls, expressions, mentioned_names, root, statements, variable_names, variables,
 )  # fmt: skip
 from loma.errors.spans import Span, line_in_file
 

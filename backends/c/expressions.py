@@ -18,27 +18,8 @@ from loma.backends.cfamily.identifiers import MATH
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    ArrayType,
-    Binary,
-    Builtin,
-    Call,
-    Expr,
-    FloatConst,
-    Index,
-    IntConst,
-    MakeStruct,
-    Member,
-    NoDiff,
-    Op,
-    Param,
-    Reduce,
-    Select,
-    Type,
-    Unary,
-    Var,
-    ZeroPad,
+    FLOAT, INT, ArrayType, Binary, Builtin, Call, Expr, FloatConst, Index, IntConst, MakeStruct,
+    Member, NoDiff, Op, Param, Reduce, Select, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import PREDICATES
 from loma.core.printer import print_expr

@@ -13,32 +13,9 @@ from loma.backends.cfamily.writer import Writer
 from loma.core.aliases import meetings
 from loma.core.effects import assigned
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    ArrayType,
-    Assign,
-    AtomicAdd,
-    Call,
-    CallStmt,
-    Declare,
-    Expr,
-    For,
-    If,
-    IndexAssign,
-    IntConst,
-    Param,
-    Place,
-    Pop,
-    Push,
-    Return,
-    StackType,
-    Stmt,
-    StructType,
-    Type,
-    Unpack,
-    Var,
-    While,
-    Zero,
+    FLOAT, INT, ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, If, IndexAssign,
+    IntConst, Param, Place, Pop, Push, Return, StackType, Stmt, StructType, Type, Unpack, Var,
+    While, Zero,
 )  # fmt: skip
 from loma.core.printer import print_expr
 from loma.core.walk import is_place, root

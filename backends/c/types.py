@@ -15,13 +15,7 @@ from loma.backends.c.names import ModuleNames
 from loma.backends.c.options import Options
 from loma.backends.cfamily import syntax as c
 from loma.core.ir import (
-    ArrayType,
-    FloatType,
-    IntType,
-    Module,
-    Param,
-    StructType,
-    Type,
+    ArrayType, FloatType, IntType, Module, Param, StructType, Type,
 )  # fmt: skip
 from loma.core.layout import Layout
 from loma.errors.spans import NOWHERE

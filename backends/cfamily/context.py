@@ -17,17 +17,7 @@ from loma.backends.schedule.host import HostNode
 from loma.backends.schedule.target import Target
 from loma.core.effects import effects
 from loma.core.ir import (
-    INT,
-    Assign,
-    Expr,
-    Function,
-    Index,
-    Module,
-    Stmt,
-    TensorType,
-    Type,
-    Unpack,
-    Var,
+    INT, Assign, Expr, Function, Index, Module, Stmt, TensorType, Type, Unpack, Var,
 )  # fmt: skip
 from loma.core.printer import print_head, print_stmt
 from loma.core.walk import expressions, root, statements, walk

@@ -20,30 +20,9 @@ from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.context import FunctionContext
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Binary,
-    Builtin,
-    Call,
-    Element,
-    Expr,
-    FloatConst,
-    FloatType,
-    Function,
-    Index,
-    IntConst,
-    MakeStruct,
-    Member,
-    NoDiff,
-    Op,
-    Reduce,
-    Select,
-    TensorType,
-    Type,
-    Unary,
-    Var,
-    ZeroPad,
-    is_tensor_function,
+    FLOAT, INT, Binary, Builtin, Call, Element, Expr, FloatConst, FloatType, Function, Index,
+    IntConst, MakeStruct, Member, NoDiff, Op, Reduce, Select, TensorType, Type, Unary, Var,
+    ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.core.ops import PREDICATES
 from loma.core.printer import print_type

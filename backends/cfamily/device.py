@@ -12,20 +12,8 @@ from loma.backends.kernels.sharing import Routine
 from loma.backends.schedule.choices import Choices
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.host import (
-    Carry,
-    Clear,
-    Contract,
-    Convolve,
-    Either,
-    Group,
-    HostNode,
-    Launch,
-    PairsPass,
-    Pass,
-    Serial,
-    Spread,
-    Stream,
-    Lanes,
+    Carry, Clear, Contract, Convolve, Either, Group, HostNode, Lanes, Launch, PairsPass, Pass,
+    Serial, Spread, Stream,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.target import Target

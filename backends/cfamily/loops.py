@@ -11,21 +11,8 @@ from loma.backends.cfamily.names import cpp_string, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
-    Accumulator,
-    Check,
-    If,
-    Kind,
-    Lazy,
-    Let,
-    Loop,
-    Narrow,
-    Node,
-    Note,
-    Parallel,
-    Store,
-    Test,
-    Variable,
-    dtype_of,
+    Accumulator, Check, If, Kind, Lazy, Let, Loop, Narrow, Node, Note, Parallel, Store, Test,
+    Variable, dtype_of,
 )  # fmt: skip
 from loma.core.ir import INT, POSITIONS, Binary, Builtin, Element, Expr, Index, Type, Var
 

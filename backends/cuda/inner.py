@@ -13,8 +13,7 @@ from loma.backends.cuda.print import ThreadText
 from loma.backends.kernels.ir import Inner
 from loma.backends.schedule.host import Lanes, Launch
 from loma.backends.schedule.ir import Parallel, Store, dtype_of
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.ir import INT, Binary, Expr, Index, IntConst, Var
 from loma.core.walk import free_variables
 

@@ -33,29 +33,11 @@ from loma.backends.kernels.ir import Carried
 from loma.backends.lowering.index_statements import COUNTER
 from loma.backends.openmp import launches as host
 from loma.backends.schedule.host import (
-    Buffer,
-    Carry,
-    Clear,
-    Either,
-    Group,
-    HostNode,
-    Launch,
-    PairsPass,
-    Pass,
-    Serial,
-    Spread,
-    Stream,
-    flat,
-    Lanes,
+    Buffer, Carry, Clear, Either, Group, HostNode, Lanes, Launch, PairsPass, Pass, Serial, Spread,
+    Stream, flat,
 )  # fmt: skip
 from loma.backends.schedule.ir import (
-    AllReduce,
-    InPlace,
-    Loop,
-    Node,
-    Parallel,
-    Store,
-    dtype_of,
+    AllReduce, InPlace, Loop, Node, Parallel, Store, dtype_of,
 )  # fmt: skip
 from loma.backends.schedule.walk import expressions, nodes
 from loma.core import sizes

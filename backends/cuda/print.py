@@ -10,28 +10,11 @@ from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda.iterations import ITERATION
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
-    Accumulator,
-    AllReduce,
-    Fill,
-    InPlace,
-    Let,
-    Loop,
-    Node,
-    Parallel,
-    Store,
-    dtype_of,
+    Accumulator, AllReduce, Fill, InPlace, Let, Loop, Node, Parallel, Store, dtype_of,
 )  # fmt: skip
 from loma.backends.schedule.walk import expressions, nodes
 from loma.core.ir import (
-    POSITIONS,
-    Binary,
-    Builtin,
-    Expr,
-    FloatConst,
-    FloatType,
-    Index,
-    IntConst,
-    Var,
+    POSITIONS, Binary, Builtin, Expr, FloatConst, FloatType, Index, IntConst, Var,
 )  # fmt: skip
 from loma.core.walk import walk
 

@@ -10,16 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from loma.backends.schedule.host import (
-    Branch,
-    CheckRange,
-    CheckSome,
-    Clear,
-    Count,
-    Launch,
-    Repeat,
-    Run,
-    Unit,
-    flat,
+    Branch, CheckRange, CheckSome, Clear, Count, Launch, Repeat, Run, Unit, flat,
     single,
 )  # fmt: skip
 from loma.backends.schedule.ir import Parallel, Store

@@ -8,16 +8,8 @@ from collections.abc import Sequence
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.access import Access, Loop
 from loma.backends.schedule.ir import (
-    Accumulator,
-    AllReduce,
-    Let,
-    Node,
-    Store,
-    dtype_of,
+    Accumulator, AllReduce, Let, Loop as LoopNode, Node, Store, dtype_of,
 )  # fmt: skip
-from loma.backends.schedule.ir import (
-    Loop as LoopNode,
-)
 from loma.backends.schedule.walk import expressions, nodes
 from loma.core import sizes
 from loma.core.ir import Binary, Builtin, Expr, Index, IntType, TensorType, Unary, Var

@@ -5,6 +5,7 @@ kernels.
 
 from __future__ import annotations
 
+
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, HostWriter
 from loma.backends.cfamily.names import cpp_name

@@ -21,42 +21,15 @@ from loma.backends.lowering.rows import elements, partial_sum
 from loma.backends.schedule.access import Access, Loop, score, steps
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.ir import (
-    GROUPS,
-    PARTS,
-    QUOTIENT,
-    SEVERAL,
-    Accumulator,
-    AllReduce,
-    If,
-    InPlace,
-    Kind,
-    Let,
-    Node,
-    Parallel,
-    Store,
-    Team,
-    builtin,
+    GROUPS, PARTS, QUOTIENT, SEVERAL, Accumulator, AllReduce, If, InPlace, Kind, Let,
+    Loop as LoopNode, Node, Parallel, Store, Team, builtin,
 )  # fmt: skip
-from loma.backends.schedule.ir import (
-    Loop as LoopNode,
-)
 from loma.backends.schedule.walk import map_blocks, map_expressions, mentioned, nodes
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.ir import (
-    INT,
-    POSITIONS,
-    Axis,
-    Binary,
-    Element,
-    Expr,
-    Index,
-    IndexAssign,
-    IntConst,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
+    INT, POSITIONS, Axis, Binary, Element, Expr, Index, IndexAssign, IntConst, Reduce, Stmt,
+    TensorType, Var,
 )  # fmt: skip
 from loma.core.walk import free_variables, reduced_axes, substitute
 

@@ -16,30 +16,9 @@ from loma.backends.interpreter.ops import OPS
 from loma.backends.interpreter.values import convert, initial
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    OF_NOTHING,
-    ArrayType,
-    Attr,
-    Binary,
-    Builtin,
-    Call,
-    Expr,
-    FloatConst,
-    Index,
-    IntConst,
-    MakeStruct,
-    Member,
-    NoDiff,
-    Op,
-    Reduce,
-    ReduceKind,
-    Select,
-    TensorType,
-    Type,
-    Unary,
-    Var,
-    ZeroPad,
+    FLOAT, INT, OF_NOTHING, ArrayType, Attr, Binary, Builtin, Call, Expr, FloatConst, Index,
+    IntConst, MakeStruct, Member, NoDiff, Op, Reduce, ReduceKind, Select, TensorType, Type, Unary,
+    Var, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import INFIX
 from loma.core.printer import print_expr

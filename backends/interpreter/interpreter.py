@@ -20,33 +20,9 @@ from loma.backends.interpreter.once import check_once
 from loma.backends.schedule.access import reads
 from loma.core.aliases import meetings
 from loma.core.ir import (
-    Assign,
-    AtomicAdd,
-    Call,
-    CallStmt,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Member,
-    Module,
-    Place,
-    Pop,
-    Push,
-    Return,
-    StackType,
-    Stmt,
-    StructType,
-    TensorType,
-    Unpack,
-    Var,
-    While,
-    Zero,
-    is_tensor_function,
+    Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign,
+    IntConst, Member, Module, Place, Pop, Push, Return, StackType, Stmt, StructType, TensorType,
+    Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.core.walk import free_variables
 from loma.runtime_errors import Kind

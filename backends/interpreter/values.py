@@ -14,15 +14,7 @@ import numpy as np
 
 from loma.arithmetic.grids import to_float, to_int
 from loma.core.ir import (
-    ArrayType,
-    FloatType,
-    IntType,
-    StackType,
-    Struct,
-    StructType,
-    TensorType,
-    TupleType,
-    Type,
+    ArrayType, FloatType, IntType, StackType, Struct, StructType, TensorType, TupleType, Type,
 )  # fmt: skip
 from loma.core.printer import print_type
 

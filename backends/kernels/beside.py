@@ -13,19 +13,8 @@ from dataclasses import dataclass
 from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    INT,
-    Axis,
-    Declare,
-    Expr,
-    Function,
-    Index,
-    IndexAssign,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
-    remembered,
-    replace,
+    INT, Axis, Declare, Expr, Function, Index, IndexAssign, Reduce, Stmt, TensorType, Var,
+    remembered, replace,
 )  # fmt: skip
 from loma.core.walk import (
     free_variables, map_blocks, mentioned_names, reads_of_type, root, substitute, walk,

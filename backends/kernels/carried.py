@@ -19,26 +19,11 @@ from loma.backends.kernels.parts import is_part, part_of
 from loma.backends.kernels.private import make_kernel
 from loma.backends.kernels.runs import Runs
 from loma.backends.kernels.sharing import (
-    Shared,
-    index_assigns,
-    is_row,
-    opened,
-    reads_tensors,
-    whole_reads,
+    Shared, index_assigns, is_row, opened, reads_tensors, whole_reads,
 )  # fmt: skip
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Declare,
-    Expr,
-    If,
-    Index,
-    IndexAssign,
-    Stmt,
-    TensorType,
-    Var,
-    replace,
+    FLOAT, INT, Declare, Expr, If, Index, IndexAssign, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.sizes import dims_of

@@ -19,36 +19,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loma.backends.kernels.regions import (
-    Moderate,
-    Refused,
-    Search,
-    columns_of,
-    reads_of,
+    Moderate, Refused, Search, columns_of, reads_of,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.ir import (
-    Axis,
-    Declare,
-    Expr,
-    If,
-    Index,
-    IndexAssign,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
-    Zero,
-    replace,
+    Axis, Declare, Expr, If, Index, IndexAssign, Reduce, Stmt, TensorType, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.sizes import IsSize
 from loma.core.walk import (
-    expressions,
-    free_variables,
-    map_children,
-    map_expressions,
-    reduced_axes,
-    statements,
-    walk,
+    expressions, free_variables, map_children, map_expressions, reduced_axes, statements, walk,
 )  # fmt: skip
 
 # Of wide ranges less can be proved: a mask of -1e30 is far from all scores, one of -1e9 is not.

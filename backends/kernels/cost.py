@@ -15,50 +15,20 @@ The numbers are those of a perfect machine, so that a time can be judged by them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
 from loma.core import sizes
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    Axis,
-    Binary,
-    Builtin,
-    Call,
-    Declare,
-    Element,
-    Expr,
-    For,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Op,
-    Reduce,
-    Select,
-    Stmt,
-    TensorType,
-    Unary,
-    Var,
-    While,
-    Zero,
+    FLOAT, INT, Assign, Axis, Binary, Builtin, Call, Declare, Element, Expr, For, If, Index,
+    IndexAssign, IntConst, Module, Op, Reduce, Select, Stmt, TensorType, Unary, Var, While, Zero,
     is_tensor_function,
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.core.walk import (
-    children,
-    expressions,
-    free_variables,
-    statements,
-    subscript_variables,
-    substitute,
-    walk,
+    children, expressions, free_variables, statements, subscript_variables, substitute, walk,
 )  # fmt: skip
 
 Dims: TypeAlias = Callable[[Var], tuple[Expr, ...] | None]

@@ -12,22 +12,11 @@ from collections.abc import Collection
 from loma.core import sizes
 from loma.core.axes import FEW
 from loma.core.distinct import told_apart
-from loma.core.effects import counters
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Expr,
-    For,
-    Function,
-    Index,
-    IndexAssign,
-    IntConst,
-    Stmt,
-    TensorType,
-    Var,
-    replace,
+    INT, Axis, Binary, Expr, For, Function, Index, IndexAssign, IntConst, Stmt, TensorType,
+    Var, replace,
 )  # fmt: skip
+from loma.core.effects import counters
 from loma.core.sizes import size_variables
 from loma.core.walk import free_variables, map_blocks, reduced_axes, substitute, walk
 

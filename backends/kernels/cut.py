@@ -7,20 +7,8 @@ from dataclasses import dataclass
 
 from loma.backends.kernels.sharing import opened, subscripts_of
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Binary,
-    Expr,
-    FloatConst,
-    Index,
-    IndexAssign,
-    IntConst,
-    Stmt,
-    TensorType,
-    Var,
-    Zero,
-    replace,
+    FLOAT, INT, Axis, Binary, Expr, FloatConst, Index, IndexAssign, IntConst, Stmt, TensorType, Var,
+    Zero, replace,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import map_blocks, map_children, map_expressions

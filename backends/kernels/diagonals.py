@@ -11,17 +11,7 @@ from __future__ import annotations
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    FloatConst,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    Reduce,
-    Stmt,
-    Var,
+    INT, Axis, Binary, FloatConst, Function, If, Index, IndexAssign, Reduce, Stmt, Var,
     replace,
 )  # fmt: skip
 from loma.core.walk import substitute

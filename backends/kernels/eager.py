@@ -11,31 +11,13 @@ tensor, as below a diagonal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping, Set as AbstractSet
 
 from loma.core.bounds import counted, exists
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Binary,
-    Builtin,
-    Expr,
-    FloatConst,
-    For,
-    Function,
-    Index,
-    IndexAssign,
-    IntConst,
-    NoDiff,
-    Reduce,
-    Select,
-    Stmt,
-    TensorType,
-    Unary,
-    Var,
-    replace,
+    FLOAT, INT, Binary, Builtin, Expr, FloatConst, For, Function, Index, IndexAssign, IntConst,
+    NoDiff, Reduce, Select, Stmt, TensorType, Unary, Var, replace,
 )  # fmt: skip
 from loma.core.sizes import size_variables
 from loma.core.walk import certain_reads, children, map_blocks, map_children, walk

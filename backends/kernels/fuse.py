@@ -19,14 +19,7 @@ from loma.backends.kernels.diagonals import without_diagonals
 from loma.backends.kernels.eager import with_eager_choices
 from loma.backends.kernels.inner import within
 from loma.backends.kernels.ir import (
-    Carrying,
-    Chain,
-    Kernel,
-    Nested,
-    Panels,
-    Step,
-    Sweep,
-    panels_of,
+    Carrying, Chain, Kernel, Nested, Step, Panels, Sweep, panels_of,
 )  # fmt: skip
 from loma.backends.kernels.pairs import Pairs, region
 from loma.backends.kernels.panels import InPanels, in_panels
@@ -34,12 +27,7 @@ from loma.backends.kernels.parts import worth_it
 from loma.backends.kernels.private import make_kernel, make_kernel_with_sums, with_inner
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import (
-    OUTERMOST,
-    Around,
-    Library,
-    Shared,
-    is_last,
-    is_row,
+    OUTERMOST, Around, Library, Shared, is_last, is_row,
 )  # fmt: skip
 from loma.backends.kernels.starts import with_starts
 from loma.backends.kernels.sweeps import sweeps

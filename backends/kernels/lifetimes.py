@@ -11,6 +11,7 @@ from loma.core.ir import For, Stmt, While
 from loma.core.walk import blocks, expressions, variables
 from loma.passes.liveness import Liveness
 
+
 # from the first to the last statement, both included, in the order of the text
 Lifetime: TypeAlias = tuple[int, int]
 

@@ -19,40 +19,17 @@ from dataclasses import dataclass, replace
 
 from loma.backends.kernels.sharing import mentions
 from loma.backends.kernels.sweeps import (
-    Refused,
-    bound,
-    check_inside,
-    check_matrix,
-    require,
-    variable,
+    bound, check_inside, check_matrix, Refused, require, variable,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.effects import assigned
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Binary,
-    Declare,
-    Expr,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
+    FLOAT, INT, Axis, Binary, Declare, Expr, Function, If, Index, IndexAssign, Reduce, Stmt,
+    TensorType, Var,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import (
-    exchanged,
-    free_variables,
-    map_children,
-    mentioned_names,
-    substitute,
-    walk,
-    without_no_diff,
+    exchanged, free_variables, map_children, mentioned_names, substitute, walk, without_no_diff,
 )  # fmt: skip
 
 _INNER = Var("*", INT)  # the index that products sum over, wherever they are compared

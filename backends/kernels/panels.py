@@ -10,36 +10,18 @@ has its weights for a few rows at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from loma.backends.kernels.columns import narrowed
 from loma.backends.kernels.cut import Cut
 from loma.backends.kernels.ir import (
-    Kernel,
-    Panels,
-    Step,
-    Until,
-    as_statement,
-    panels_of,
-    private_tensors,
-    temporaries,
+    Kernel, Panels, Step, Until, as_statement, panels_of, private_tensors, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import Shared, index_assigns, is_row, mentions, streams_operand
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Declare,
-    For,
-    If,
-    Index,
-    IndexAssign,
-    Stmt,
-    TensorType,
-    Var,
+    INT, Axis, Binary, Declare, For, If, Index, IndexAssign, Stmt, TensorType, Var,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.sizes import IsSize, dims_of

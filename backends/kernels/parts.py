@@ -17,30 +17,13 @@ from dataclasses import dataclass
 
 from loma.backends.kernels.ir import Blocks
 from loma.backends.kernels.sharing import (
-    Shared,
-    index_assigns,
-    is_last,
-    is_row,
-    opened,
-    subscripts_of,
-    whole_reads,
+    Shared, index_assigns, is_last, is_row, opened, subscripts_of, whole_reads,
 )  # fmt: skip
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Expr,
-    Index,
-    IndexAssign,
-    IntConst,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
-    replace,
+    FLOAT, INT, Axis, Expr, Index, IndexAssign, IntConst, Reduce, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import mentioned_names, nodes

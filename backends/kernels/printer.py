@@ -7,32 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loma.backends.kernels.ir import (
-    Carrying,
-    Chain,
-    Kernel,
-    Nested,
-    Panels,
-    Step,
-    Sweep,
-    as_statement,
-    temporaries,
+    Carrying, Chain, Kernel, Nested, Panels, Step, Sweep, as_statement, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.kernels.sharing import mentions
 from loma.core import sizes
 from loma.core.ir import (
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    IntConst,
-    Stmt,
-    TensorType,
-    Var,
-    While,
-    replace,
+    Declare, Expr, For, Function, If, IntConst, Stmt, TensorType, Var, While, replace,
 )  # fmt: skip
 from loma.core.printer import print_expr, print_head, print_stmt, print_type
 from loma.core.walk import blocks, substitute

@@ -12,13 +12,7 @@ from loma.backends.kernels.sharing import Shared, is_last, is_row, mentions
 from loma.core.ir import INT, Axis, Expr, Index, IndexAssign, Stmt, TensorType, Var, Zero, replace
 from loma.core.names import Names, axes_of
 from loma.core.walk import (
-    expressions,
-    map_blocks,
-    map_children,
-    map_expressions,
-    statements,
-    substitute,
-    variables,
+    expressions, map_blocks, map_children, map_expressions, statements, substitute, variables,
 )  # fmt: skip
 from loma.passes.liveness import Liveness
 

@@ -8,37 +8,13 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from loma.backends.kernels.intervals import (
-    NOTHING,
-    Known,
-    called,
-    combined,
-    hull,
-    times,
-    total,
+    NOTHING, Known, called, combined, hull, times, total,
 )  # fmt: skip
 from loma.core import bounds, sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Builtin,
-    Declare,
-    Expr,
-    FloatConst,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    NoDiff,
-    Reduce,
-    Select,
-    Stmt,
-    TensorType,
-    Unary,
-    Var,
-    Zero,
-    replace,
+    INT, Axis, Binary, Builtin, Declare, Expr, FloatConst, If, Index, IndexAssign, IntConst, NoDiff,
+    Reduce, Select, Stmt, TensorType, Unary, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.sizes import IsSize
 from loma.core.walk import free_variables, substitute, walk

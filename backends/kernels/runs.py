@@ -10,31 +10,12 @@ from itertools import chain, pairwise
 
 from loma.backends.kernels.beside import alike
 from loma.backends.kernels.sharing import (
-    NOTHING,
-    OUTERMOST,
-    Around,
-    Library,
-    Shared,
-    Sharing,
-    index_assigns,
-    mentions,
-    reads_tensors,
-    subscripts_of,
-    whole_reads,
+    NOTHING, OUTERMOST, Around, Library, Shared, Sharing, index_assigns, mentions, reads_tensors,
+    subscripts_of, whole_reads,
 )  # fmt: skip
 from loma.core.effects import assigned, written_places
 from loma.core.ir import (
-    CallStmt,
-    Declare,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    Stmt,
-    TensorType,
-    Var,
-    Zero,
+    CallStmt, Declare, For, Function, If, Index, IndexAssign, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
 from loma.core.walk import free_variables, mentioned_names, reads_of_type, statements
 from loma.passes.liveness import Liveness

@@ -17,37 +17,12 @@ from typing import Literal, TypeAlias
 from loma.core import sizes
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    Assign,
-    Axis,
-    Call,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    Op,
-    Reduce,
-    Return,
-    Stmt,
-    TensorType,
-    Var,
-    Zero,
-    remembered,
-    replace,
+    Assign, Axis, Call, Declare, Expr, For, Function, If, Index, IndexAssign, Op, Reduce, Return,
+    Stmt, TensorType, Var, Zero, remembered, replace,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks,
-    expressions,
-    free_variables,
-    nodes,
-    root,
-    statements,
-    subscript_variables,
-    variable_names,
-    variables,
-    walk,
+    blocks, expressions, free_variables, nodes, root, statements, subscript_variables,
+    variable_names, variables, walk,
 )  # fmt: skip
 
 # What a backend hands to a library as a whole, and calls it; None: loops of its own

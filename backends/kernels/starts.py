@@ -11,33 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loma.backends.kernels.sharing import Library
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.axes import target_axes
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Binary,
-    Declare,
-    Expr,
-    Function,
-    Index,
-    IndexAssign,
-    Reduce,
-    Stmt,
-    Var,
+    FLOAT, INT, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, Reduce, Stmt, Var,
     replace,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import (
-    declared_and_used,
-    free_variables,
-    is_element_of,
-    map_blocks,
-    mentioned_names,
-    substitute,
+    declared_and_used, free_variables, is_element_of, map_blocks, mentioned_names, substitute,
     walk,
 )  # fmt: skip
 from loma.passes.liveness import covers

@@ -15,49 +15,20 @@ many statements there are, and which of them divides, does not matter.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from loma.backends.kernels.sharing import mentions
 from loma.core import bounds, sizes
 from loma.core.effects import assigned, written_places
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Binary,
-    Builtin,
-    Call,
-    Declare,
-    Expr,
-    FloatConst,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Member,
-    Op,
-    Reduce,
-    Select,
-    Stmt,
-    TensorType,
-    Unary,
-    Var,
-    Zero,
+    FLOAT, INT, Axis, Binary, Builtin, Call, Declare, Expr, FloatConst, Function, If, Index,
+    IndexAssign, IntConst, Member, Op, Reduce, Select, Stmt, TensorType, Unary, Var, Zero,
     ZeroPad,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import (
-    exchanged,
-    free_variables,
-    map_children,
-    mentioned_names,
-    reduced_axes,
-    root,
-    substitute,
-    walk,
+    exchanged, free_variables, map_children, mentioned_names, reduced_axes, root, substitute, walk,
     without_no_diff,
 )  # fmt: skip
 

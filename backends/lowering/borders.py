@@ -16,18 +16,7 @@ from loma.backends.schedule.marks import EXISTS, mark_of, unmarked
 from loma.core import sizes
 from loma.core.bounds import is_never_negative, unsaid_of
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Binary,
-    Builtin,
-    Expr,
-    FloatType,
-    Index,
-    Reduce,
-    Select,
-    Var,
-    ZeroPad,
+    FLOAT, INT, Axis, Binary, Builtin, Expr, FloatType, Index, Reduce, Select, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.walk import free_variables, map_children, walk
 

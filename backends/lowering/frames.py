@@ -8,17 +8,7 @@ from typing import Literal
 from loma.backends.schedule.access import Access
 from loma.backends.schedule.ir import Node
 from loma.core.ir import (
-    ArrayType,
-    Call,
-    Expr,
-    Index,
-    IntConst,
-    Module,
-    Pop,
-    Push,
-    Reduce,
-    Var,
-    While,
+    ArrayType, Call, Expr, Index, IntConst, Module, Pop, Push, Reduce, Var, While,
 )  # fmt: skip
 from loma.core.ops import may_divide_by_zero
 from loma.core.walk import expressions, statements, walk

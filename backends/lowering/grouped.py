@@ -15,35 +15,14 @@ from loma.backends.lowering.cells import cell
 from loma.backends.lowering.plan import own_elements, reads_target, target_axes
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.ir import (
-    GROUPS,
-    QUOTIENT,
-    REMAINDER,
-    SEVERAL,
-    AllReduce,
-    If,
-    Kind,
-    Let,
-    Loop,
-    Node,
-    Parallel,
-    builtin,
+    GROUPS, QUOTIENT, REMAINDER, SEVERAL, AllReduce, If, Kind, Let, Loop, Node, Parallel, builtin,
 )  # fmt: skip
 from loma.backends.schedule.marks import HELD, mark_of, unmarked
 from loma.backends.schedule.walk import map_blocks
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Builtin,
-    Expr,
-    Index,
-    IndexAssign,
-    IntConst,
-    TensorType,
-    Var,
-    ZeroPad,
+    INT, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, TensorType, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.walk import map_children, substitute
 

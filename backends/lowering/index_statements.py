@@ -24,50 +24,24 @@ from loma.backends.lowering.reductions import StatementNest
 from loma.backends.lowering.rows import elements, partial_sum, rows
 from loma.backends.schedule import contraction, convolution
 from loma.backends.schedule.access import (
-    ZERO,
-    Loop,
-    analyse,
-    ragged,
-    reads,
-    rename_axes,
-    steps,
+    ZERO, Loop, analyse, ragged, reads, rename_axes, steps,
 )  # fmt: skip
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.divisions import without_divisions
 from loma.backends.schedule.guards import marked
 from loma.backends.schedule.host import CheckSome, Contract, Convolve, Group, HostNode
 from loma.backends.schedule.ir import (
-    QUOTIENT,
-    REMAINDER,
-    If,
-    InPlace,
-    Kind,
-    Let,
-    Node,
-    Parallel,
-    builtin,
+    QUOTIENT, REMAINDER, If, InPlace, Kind, Let, Node, Parallel, builtin,
 )  # fmt: skip
 from loma.backends.schedule.marks import mark_of, unmarked
 from loma.backends.schedule.ranges import provably_inside, range_checks
 from loma.backends.schedule.rewrites import pieces
 from loma.backends.schedule.target import Target
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.bounds import interval
 from loma.core.ir import (
-    INT,
-    OF_NOTHING,
-    Axis,
-    Binary,
-    Expr,
-    FloatConst,
-    Index,
-    IndexAssign,
-    IntConst,
-    Reduce,
-    Select,
-    Stmt,
-    Var,
+    INT, OF_NOTHING, Axis, Binary, Expr, FloatConst, Index, IndexAssign, IntConst, Reduce, Select,
+    Stmt, Var,
 )  # fmt: skip
 from loma.core.walk import free_variables, walk, without_no_diff
 

@@ -22,15 +22,7 @@ from loma.core.axes import FEW
 from loma.core.bounds import exists
 from loma.core.distinct import told_apart
 from loma.core.ir import (
-    POSITIONS,
-    Axis,
-    BinaryOp,
-    Expr,
-    Index,
-    IndexAssign,
-    IntConst,
-    Reduce,
-    ReduceKind,
+    POSITIONS, Axis, BinaryOp, Expr, Index, IndexAssign, IntConst, Reduce, ReduceKind,
     Select,
 )  # fmt: skip
 from loma.core.walk import certain_reads, free_variables, substitute, walk

@@ -18,27 +18,11 @@ from loma.backends.lowering.nest import Bounds, Keeper, Nest
 from loma.backends.schedule.access import ZERO, Access, Loop, score
 from loma.backends.schedule.ir import If, Let, Node, Part, Store
 from loma.backends.schedule.marks import mark_of
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Binary,
-    Builtin,
-    Call,
-    Element,
-    Expr,
-    FloatType,
-    Index,
-    IntConst,
-    Op,
-    Reduce,
-    Select,
-    TensorType,
-    Unary,
-    Var,
+    FLOAT, INT, Axis, Binary, Builtin, Call, Element, Expr, FloatType, Index, IntConst, Op, Reduce,
+    Select, TensorType, Unary, Var,
 )  # fmt: skip
 from loma.core.walk import children, free_variables, walk
 

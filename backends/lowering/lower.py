@@ -9,19 +9,8 @@ from itertools import takewhile
 from loma import errors
 from loma.backends.kernels.beside import reads_beside
 from loma.backends.kernels.ir import (
-    Carrying,
-    Chain,
-    Kernel,
-    Nested,
-    Panels,
-    Step,
-    Sweep,
-    as_statement,
-    panels_of,
-    statements_of,
-    temporaries,
-    Inner,
-    Within,
+    Carrying, Chain, Inner, Kernel, Nested, Panels, Step, Sweep, Within, as_statement, panels_of,
+    statements_of, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.pairs import Pairs
@@ -34,70 +23,20 @@ from loma.backends.schedule import storage
 from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
-    Allocate,
-    Branch,
-    Buffer,
-    Bytes,
-    Carry,
-    Clear,
-    Contract,
-    Convolve,
-    Count,
-    Drop,
-    Either,
-    HostNode,
-    Later,
-    Launch,
-    Numbers,
-    PairsPass,
-    Pass,
-    Piece,
-    Question,
-    Repeat,
-    Reserve,
-    Run,
-    Serial,
-    Spread,
-    Stream,
-    Unit,
+    Allocate, Branch, Buffer, Bytes, Carry, Clear, Contract, Convolve, Count, Drop, Either,
+    HostNode, Later, Launch, Numbers, PairsPass, Pass, Piece, Question, Repeat, Reserve, Run,
+    Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import Parallel
 from loma.core import sizes
 from loma.core.distinct import fill_together
 from loma.core.effects import assigned, declared, written_places
 from loma.core.ir import (
-    INT,
-    Assign,
-    AtomicAdd,
-    Axis,
-    Binary,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Pop,
-    Push,
-    Reduce,
-    Return,
-    Stmt,
-    TensorType,
-    Var,
-    While,
-    Zero,
+    INT, Assign, AtomicAdd, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign,
+    IntConst, Pop, Push, Reduce, Return, Stmt, TensorType, Var, While, Zero,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks,
-    map_children,
-    map_expressions,
-    mentioned_names,
-    own_names,
-    root,
-    substitute,
-    walk,
+    blocks, map_children, map_expressions, mentioned_names, own_names, root, substitute, walk,
     without_no_diff,
 )  # fmt: skip
 from loma.passes import peeling

@@ -17,44 +17,15 @@ from loma.backends.lowering.frames import Frame, may_throw
 from loma.backends.schedule import marks
 from loma.backends.schedule.access import ZERO, Access, Subscript, analyse
 from loma.backends.schedule.ir import (
-    CLAMPED,
-    IN_STRETCH,
-    INSIDE,
-    READ_IF,
-    TESTED,
-    Check,
-    If,
-    Let,
-    Loop,
-    Narrow,
-    Node,
-    Role,
-    Test,
-    builtin,
-    element,
+    CLAMPED, IN_STRETCH, INSIDE, READ_IF, TESTED, Check, If, Let, Loop, Narrow, Node, Role, Test,
+    builtin, element,
 )  # fmt: skip
 from loma.backends.schedule.marks import mark_of
 from loma.backends.schedule.ranges import provably_inside
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Binary,
-    Builtin,
-    Expr,
-    FloatConst,
-    FloatType,
-    Index,
-    IntConst,
-    NoDiff,
-    Reduce,
-    Select,
-    Type,
-    Unary,
-    Var,
-    ZeroPad,
+    FLOAT, INT, Axis, Binary, Builtin, Expr, FloatConst, FloatType, Index, IntConst, NoDiff,
+    Reduce, Select, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.walk import children, free_variables, map_children, walk
 

@@ -14,19 +14,10 @@ from loma.backends.schedule.ir import Kind
 from loma.core import sizes
 from loma.core.distinct import names_once, told_apart
 from loma.core.ir import (
-    INT,
-    POSITIONS,
-    Axis,
-    Binary,
-    Builtin,
-    Expr,
-    Index,
-    IndexAssign,
-    IntConst,
-    Reduce,
-    Var,
+    INT, POSITIONS, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Var,
 )  # fmt: skip
 from loma.core.walk import subscript_variables, used_as_value, walk
+
 
 _OFFERED = 4  # axes for the innermost loop, which may be tried
 

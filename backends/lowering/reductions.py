@@ -9,15 +9,7 @@ from loma.backends.lowering.frames import Frame
 from loma.backends.lowering.nest import Nest
 from loma.backends.schedule.access import ZERO, reads, score
 from loma.backends.schedule.ir import (
-    POSITION,
-    Accumulator,
-    If,
-    Kind,
-    Lazy,
-    Node,
-    Note,
-    Store,
-    builtin,
+    POSITION, Accumulator, If, Kind, Lazy, Node, Note, Store, builtin,
 )  # fmt: skip
 from loma.core import builder as b
 from loma.core.ir import INT, OF_NOTHING, POSITIONS, Axis, Binary, Element, Expr, Reduce, Var

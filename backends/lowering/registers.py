@@ -19,6 +19,7 @@ from loma.backends.schedule.target import Target
 from loma.core import sizes
 from loma.core.ir import Axis
 
+
 _COUNTS = (2, 3, 4, 6, 8, 12, 16)  # of values in a tile, which may be tried
 _OFFERED = 6
 

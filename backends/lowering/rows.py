@@ -11,36 +11,12 @@ from loma.backends.lowering.reductions import StatementNest
 from loma.backends.schedule.access import ZERO
 from loma.backends.schedule.choices import steps_in
 from loma.backends.schedule.ir import (
-    PARTS,
-    STEPS_OF,
-    Accumulator,
-    Blocks,
-    Compare,
-    Fill,
-    If,
-    Kind,
-    Lanes,
-    Let,
-    Node,
-    Store,
-    Tiles,
-    UpdateLanes,
-    builtin,
-    dtype_of,
+    PARTS, STEPS_OF, Accumulator, Blocks, Compare, Fill, If, Kind, Lanes, Let, Node, Store, Tiles,
+    UpdateLanes, builtin, dtype_of,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    POSITIONS,
-    Axis,
-    Binary,
-    Element,
-    Index,
-    IntConst,
-    Reduce,
-    TensorType,
-    Var,
+    FLOAT, INT, POSITIONS, Axis, Binary, Element, Index, IntConst, Reduce, TensorType, Var,
 )  # fmt: skip
 from loma.core.walk import walk
 

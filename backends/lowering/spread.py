@@ -13,16 +13,7 @@ from loma.backends.schedule.access import steps
 from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    INT,
-    Binary,
-    Expr,
-    For,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Stmt,
-    While,
+    INT, Binary, Expr, For, If, Index, IndexAssign, IntConst, Stmt, While,
 )  # fmt: skip
 from loma.core.walk import reduced_axes, statements, substitute, walk
 

@@ -14,23 +14,8 @@ from loma.backends.lowering.nest import Bounds, Nest, own_pads, some
 from loma.backends.lowering.registers import Group
 from loma.backends.schedule.access import ZERO
 from loma.backends.schedule.ir import (
-    TILE,
-    WHOLE,
-    Compare,
-    Each,
-    Form,
-    Groups,
-    If,
-    Kind,
-    Lanes,
-    Node,
-    StoreLanes,
-    Stretch,
-    Test,
-    Tiles,
-    Total,
-    UpdateLanes,
-    builtin,
+    TILE, WHOLE, Compare, Each, Form, Groups, If, Kind, Lanes, Node, StoreLanes, Stretch, Test,
+    Tiles, Total, UpdateLanes, builtin,
 )  # fmt: skip
 from loma.core import builder as b
 from loma.core import sizes

@@ -20,42 +20,16 @@ from itertools import count
 
 from loma.backends.schedule.host import Allocate, HostNode, Unit
 from loma.backends.schedule.ir import (
-    Blocks,
-    Fill,
-    Groups,
-    If,
-    Lanes,
-    Let,
-    Loop,
-    Node,
-    Parallel,
-    Part,
-    Store,
-    StoreLanes,
-    Tiles,
-    UpdateLanes,
-    parts_of,
+    Blocks, Fill, Groups, If, Lanes, Let, Loop, Node, Parallel, Part, Store, StoreLanes, Tiles,
+    UpdateLanes, parts_of,
 )  # fmt: skip
 from loma.backends.schedule.target import Target
 from loma.backends.schedule.walk import (
-    Block,
-    declared,
-    map_blocks,
-    map_expressions,
-    mentioned,
-    nodes,
+    Block, declared, map_blocks, map_expressions, mentioned, nodes,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.ir import (
-    INT,
-    Binary,
-    Expr,
-    Index,
-    IndexAssign,
-    IntConst,
-    Stmt,
-    TensorType,
-    Var,
+    INT, Binary, Expr, Index, IndexAssign, IntConst, Stmt, TensorType, Var,
 )  # fmt: skip
 from loma.core.walk import free_variables, map_children, mentioned_names, substitute, walk
 

@@ -21,21 +21,8 @@ from loma.backends.kernels.ir import Kernel, Until
 from loma.backends.lowering.serial import tensors_in
 from loma.backends.openmp.print import write_tree
 from loma.backends.schedule.host import (
-    Buffer,
-    Bytes,
-    Carry,
-    Clear,
-    Either,
-    Group,
-    Launch,
-    PairsPass,
-    Pass,
-    Question,
-    Serial,
-    Spread,
-    Stream,
-    single,
-    Lanes,
+    Buffer, Bytes, Carry, Clear, Either, Group, Lanes, Launch, PairsPass, Pass, Question, Serial,
+    Spread, Stream, single,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core import sizes

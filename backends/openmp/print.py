@@ -13,47 +13,19 @@ from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, data, statement_text
 from loma.backends.cfamily.cpp import ELEMENTS, TYPES, scalar_type
 from loma.backends.cfamily.loops import (
-    LoopText,
-    initial,
-    iterations,
-    updated,
-    write_check,
-    write_looked_up,
+    LoopText, initial, iterations, updated, write_check, write_looked_up,
 )  # fmt: skip
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
-    Blocks,
-    Compare,
-    Each,
-    Fill,
-    Groups,
-    InPlace,
-    Kind,
-    Lanes,
-    Loop,
-    Node,
-    Parallel,
-    Part,
-    StoreLanes,
-    Stretch,
-    Tiles,
-    Total,
-    Transpose,
-    UpdateLanes,
-    dtype_of,
+    Blocks, Compare, Each, Fill, Groups, InPlace, Kind, Lanes, Loop, Node, Parallel, Part,
+    StoreLanes, Stretch, Tiles, Total, Transpose, UpdateLanes, dtype_of,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    POSITIONS,
-    Builtin,
-    Expr,
-    Index,
-    Var,
+    FLOAT, INT, POSITIONS, Builtin, Expr, Index, Var,
 )  # fmt: skip
 from loma.core.walk import walk
 

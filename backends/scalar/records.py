@@ -5,16 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loma.core.ir import (
-    INT,
-    ArrayType,
-    FloatType,
-    Function,
-    IntType,
-    Module,
-    Param,
-    StructType,
-    Type,
-    default_values,
+    INT, ArrayType, FloatType, Function, IntType, Module, Param, StructType, Type, default_values,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.printer import print_type

@@ -14,26 +14,10 @@ from typing import TYPE_CHECKING
 from loma.backends.schedule.marks import EXISTS
 from loma.core import sizes
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Builtin,
-    Call,
-    Expr,
-    Index,
-    IntConst,
-    Op,
-    Reduce,
-    Select,
-    Var,
-    ZeroPad,
+    INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, Op, Reduce, Select, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.walk import (
-    children,
-    free_variables,
-    substitute,
-    used_as_value,
-    walk,
+    children, free_variables, substitute, used_as_value, walk,
 )  # fmt: skip
 
 if TYPE_CHECKING:

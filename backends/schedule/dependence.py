@@ -10,21 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from loma.backends.schedule.ir import (
-    Blocks,
-    Compare,
-    Each,
-    Fill,
-    Groups,
-    Kind,
-    Lanes,
-    Let,
-    Loop,
-    Node,
-    Store,
-    StoreLanes,
-    Tiles,
-    Total,
-    UpdateLanes,
+    Blocks, Compare, Each, Fill, Groups, Kind, Lanes, Let, Loop, Node, Store, StoreLanes, Tiles,
+    Total, UpdateLanes,
 )  # fmt: skip
 from loma.backends.schedule.walk import blocks, declared, expressions, nodes
 from loma.core import sizes

@@ -15,16 +15,7 @@ from loma.core import sizes
 from loma.core.axes import target_axes
 from loma.core.distinct import told_apart
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    BinaryOp,
-    Expr,
-    Index,
-    IndexAssign,
-    IntConst,
-    Reduce,
-    Var,
+    INT, Axis, Binary, BinaryOp, Expr, Index, IndexAssign, IntConst, Reduce, Var,
 )  # fmt: skip
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import free_variables, map_children, walk

@@ -15,24 +15,8 @@ from __future__ import annotations
 
 from loma.core import sizes
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Builtin,
-    Declare,
-    Expr,
-    FloatConst,
-    FloatType,
-    Function,
-    Index,
-    IndexAssign,
-    IntConst,
-    NoDiff,
-    Select,
-    Stmt,
-    TensorType,
-    Unary,
-    Var,
+    INT, Axis, Binary, Builtin, Declare, Expr, FloatConst, FloatType, Function, Index, IndexAssign,
+    IntConst, NoDiff, Select, Stmt, TensorType, Unary, Var,
 )  # fmt: skip
 from loma.core.ops import divisor
 from loma.core.walk import walk

@@ -13,18 +13,7 @@ from typing import TYPE_CHECKING
 from loma.backends.schedule.marks import CHECKED, HELD
 from loma.core import sizes
 from loma.core.bounds import facts, stays_inside
-from loma.core.ir import (
-    INT,
-    Axis,
-    Builtin,
-    Expr,
-    Index,
-    IntConst,
-    Reduce,
-    TensorType,
-    Var,
-    ZeroPad,
-)  # fmt: skip
+from loma.core.ir import INT, Axis, Builtin, Expr, Index, IntConst, Reduce, TensorType, Var, ZeroPad
 from loma.core.walk import map_children, map_guarded
 
 if TYPE_CHECKING:

@@ -17,16 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from loma.core.ir import (
-    INT,
-    POSITIONS,
-    Axis,
-    Builtin,
-    Element,
-    Expr,
-    Index,
-    Stmt,
-    TensorType,
-    Var,
+    INT, POSITIONS, Axis, Builtin, Element, Expr, Index, Stmt, TensorType, Var,
 )  # fmt: skip
 
 TILE = "@tile_"  # where a tile begins, inside of it

@@ -12,34 +12,9 @@ from dataclasses import replace
 from typing import assert_never
 
 from loma.backends.schedule.ir import (
-    Accumulator,
-    AllReduce,
-    Blocks,
-    Check,
-    Compare,
-    Each,
-    Fill,
-    Groups,
-    If,
-    InPlace,
-    Lanes,
-    Lazy,
-    Let,
-    Loop,
-    Narrow,
-    Node,
-    Note,
-    Parallel,
-    Part,
-    Store,
-    StoreLanes,
-    Stretch,
-    Test,
-    Tiles,
-    Total,
-    Transpose,
-    UpdateLanes,
-    Variable,
+    Accumulator, AllReduce, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Lanes, Lazy,
+    Let, Loop, Narrow, Node, Note, Parallel, Part, Store, StoreLanes, Stretch, Test, Tiles, Total,
+    Transpose, UpdateLanes, Variable,
 )  # fmt: skip
 from loma.core.ir import INT, Binary, Builtin, Expr, IntConst, Var
 from loma.core.printer import print_expr, print_type

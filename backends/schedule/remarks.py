@@ -5,21 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from loma.backends.schedule.host import (
-    Branch,
-    Carry,
-    Contract,
-    Convolve,
-    Count,
-    Either,
-    Group,
-    HostNode,
-    Later,
-    Pass,
-    Repeat,
-    Serial,
-    Spread,
-    Stream,
-    Unit,
+    Branch, Carry, Contract, Convolve, Count, Either, Group, HostNode, Later, Pass, Repeat,
+    Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Let, Parallel, Store
 from loma.backends.schedule.printer import text

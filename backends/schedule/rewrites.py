@@ -17,33 +17,12 @@ from typing import TypeVar
 from loma.backends.schedule.access import ZERO
 from loma.backends.schedule.dependence import Access, accesses, told, written
 from loma.backends.schedule.ir import (
-    CEILING,
-    Fill,
-    If,
-    InPlace,
-    Let,
-    Loop,
-    Narrow,
-    Node,
-    Parallel,
-    Role,
-    Store,
-    StoreLanes,
-    Variable,
-    builtin,
-    dtype_of,
+    CEILING, Fill, If, InPlace, Let, Loop, Narrow, Node, Parallel, Role, Store, StoreLanes,
+    Variable, builtin, dtype_of,
 )  # fmt: skip
 from loma.backends.schedule.printer import head
 from loma.backends.schedule.walk import (
-    Block,
-    blocks,
-    declared,
-    expressions,
-    map_blocks,
-    map_expressions,
-    mentioned,
-    nodes,
-    renamed,
+    Block, blocks, declared, expressions, map_blocks, map_expressions, mentioned, nodes, renamed,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.ir import INT, Binary, Builtin, Call, Expr, Index, IntConst, Stmt, Var

@@ -12,21 +12,8 @@ from loma.backends.schedule.ir import Accumulator, InPlace, Node, Parallel, Test
 from loma.backends.schedule.printer import head, text
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    POSITIONS,
-    Binary,
-    Builtin,
-    Call,
-    Expr,
-    FloatConst,
-    Index,
-    IntConst,
-    Select,
-    TensorType,
-    Type,
-    Unary,
-    Var,
+    FLOAT, INT, POSITIONS, Binary, Builtin, Call, Expr, FloatConst, Index, IntConst, Select,
+    TensorType, Type, Unary, Var,
 )  # fmt: skip
 from loma.core.verify_expressions import VerificationError
 from loma.core.walk import children, free_variables

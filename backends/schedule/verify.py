@@ -12,34 +12,9 @@ from typing import assert_never
 
 from loma.backends.schedule import ir
 from loma.backends.schedule.ir import (
-    Accumulator,
-    AllReduce,
-    Blocks,
-    Compare,
-    Each,
-    Fill,
-    Form,
-    Groups,
-    If,
-    InPlace,
-    Kind,
-    Lanes,
-    Lazy,
-    Let,
-    Loop,
-    Narrow,
-    Node,
-    Note,
-    Parallel,
-    Part,
-    Store,
-    StoreLanes,
-    Stretch,
-    Tiles,
-    Total,
-    Transpose,
-    UpdateLanes,
-    Variable,
+    Accumulator, AllReduce, Blocks, Compare, Each, Fill, Form, Groups, If, InPlace, Kind, Lanes,
+    Lazy, Let, Loop, Narrow, Node, Note, Parallel, Part, Store, StoreLanes, Stretch, Tiles, Total,
+    Transpose, UpdateLanes, Variable,
 )  # fmt: skip
 from loma.backends.schedule.scope import Scope
 from loma.core.ir import INT, POSITIONS, Index, IntConst, Var

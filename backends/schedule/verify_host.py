@@ -10,52 +10,16 @@ from typing import assert_never
 
 from loma.backends.kernels.ir import Inner
 from loma.backends.schedule.host import (
-    Allocate,
-    Branch,
-    Carry,
-    CheckOnce,
-    CheckRange,
-    CheckSome,
-    Clear,
-    Contract,
-    Convolve,
-    Count,
-    Drop,
-    Either,
-    Group,
-    HostNode,
-    Later,
-    Launch,
-    PairsPass,
-    Pass,
-    Permute,
-    Piece,
-    Repeat,
-    Reserve,
-    Run,
-    Serial,
-    Spread,
-    Stream,
-    Unit,
-    Lanes,
-    flat,
+    Allocate, Branch, Carry, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count,
+    Drop, Either, Group, HostNode, Lanes, Later, Launch, PairsPass, Pass, Permute, Piece, Repeat,
+    Reserve, Run, Serial, Spread, Stream, Unit, flat,
 )  # fmt: skip
 from loma.backends.schedule.host_printer import head
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.verify import VerificationError, verify_tree
 from loma.core.effects import declared, written
 from loma.core.ir import (
-    INT,
-    Expr,
-    For,
-    Function,
-    If,
-    IndexAssign,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
-    While,
+    INT, Expr, For, Function, If, IndexAssign, Reduce, Stmt, TensorType, Var, While,
 )  # fmt: skip
 from loma.core.sizes import dims_of, size_variables
 from loma.core.walk import expressions, free_variables, walk

@@ -14,9 +14,9 @@ from loma.backends.torch.files import runtime_files, template
 from loma.core.ir import Function, Module, is_tensor_function
 
 if TYPE_CHECKING:
+    from loma.core.saving import SplitPair
     from loma.backends.cfamily.device import Device
     from loma.backends.torch.timing import Probe
-    from loma.core.saving import SplitPair
 
 _NOT_CONTRACTED = ("-ffp-contract=off",)
 

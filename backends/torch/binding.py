@@ -13,16 +13,7 @@ from loma.backends.cfamily.names import cpp_string
 from loma.backends.torch.codegen import cpp_name
 from loma.backends.torch.sizes import bind_row, dim_row
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Expr,
-    Function,
-    Module,
-    Param,
-    TensorType,
-    Type,
-    default_values,
-    is_tensor_function,
+    FLOAT, INT, Expr, Function, Module, Param, TensorType, Type, default_values, is_tensor_function,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.printer import print_param, print_type
@@ -30,8 +21,8 @@ from loma.core.sizes import bindings, dims_in
 from loma.packed_calls import packed_record
 
 if TYPE_CHECKING:
-    from loma.core.packing import Packings
     from loma.core.saving import SplitPair
+    from loma.core.packing import Packings
 
 # By function: positions of parameters that no caller passes, because they start at zero.
 Zeroed = Mapping[str, tuple[int, ...]]

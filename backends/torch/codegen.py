@@ -28,15 +28,7 @@ from loma.backends.torch.scalars import lower_scalars
 from loma.backends.torch.statements import Statements
 from loma.backends.torch.tensors import Host
 from loma.core.ir import (
-    Function,
-    IndexAssign,
-    IntType,
-    Module,
-    Op,
-    Param,
-    TensorType,
-    Type,
-    is_tensor_function,
+    Function, IndexAssign, IntType, Module, Op, Param, TensorType, Type, is_tensor_function,
 )  # fmt: skip
 from loma.core.printer import print_expr, print_type
 from loma.core.sizes import bindings, dims_of

@@ -15,33 +15,9 @@ from loma.backends.cfamily.device import Device
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.host import (
-    Allocate,
-    Branch,
-    Carry,
-    CheckOnce,
-    CheckRange,
-    CheckSome,
-    Clear,
-    Contract,
-    Convolve,
-    Count,
-    Drop,
-    Either,
-    Group,
-    HostNode,
-    Later,
-    Launch,
-    PairsPass,
-    Pass,
-    Permute,
-    Repeat,
-    Reserve,
-    Run,
-    Serial,
-    Spread,
-    Stream,
-    Unit,
-    Lanes,
+    Allocate, Branch, Carry, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count,
+    Drop, Either, Group, HostNode, Lanes, Later, Launch, PairsPass, Pass, Permute, Repeat, Reserve,
+    Run, Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.torch import checks, libraries
@@ -49,24 +25,8 @@ from loma.backends.torch.tensors import Host
 from loma.backends.torch.timing import Probe, timed
 from loma.core import sizes
 from loma.core.ir import (
-    INT,
-    Assign,
-    CallStmt,
-    Declare,
-    Expr,
-    For,
-    If,
-    Index,
-    IntConst,
-    Member,
-    Return,
-    Stmt,
-    TensorType,
-    Type,
-    Unpack,
-    Var,
-    While,
-    Zero,
+    INT, Assign, CallStmt, Declare, Expr, For, If, Index, IntConst, Member, Return, Stmt,
+    TensorType, Type, Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.core.printer import print_type
 from loma.errors.spans import line_in_file

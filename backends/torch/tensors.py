@@ -10,31 +10,14 @@ from loma import errors
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, data
 from loma.backends.cfamily.cpp import (
-    Expressions,
-    body_name,
-    element_type,
-    scalar_type,
-    value_type,
+    Expressions, body_name, element_type, scalar_type, value_type,
 )  # fmt: skip
 from loma.backends.cfamily.names import cpp_string
 from loma.backends.torch import ops
 from loma.core import sizes
 from loma.core.ir import (
-    INT,
-    Assign,
-    Call,
-    Declare,
-    Expr,
-    Function,
-    If,
-    Index,
-    IntConst,
-    NoDiff,
-    Op,
-    Stmt,
-    TensorType,
-    Var,
-    ZeroPad,
+    INT, Assign, Call, Declare, Expr, Function, If, Index, IntConst, NoDiff, Op, Stmt, TensorType,
+    Var, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.core.walk import blocks, free_variables, mentioned_names

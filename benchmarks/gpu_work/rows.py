@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
-
 from gpu_work import timing
 from gpu_work.timing import Call, Form
 from gpu_work.work import BOTH, FORWARD, Function, Work
+from torch import Tensor
+
 from loma import specialise
 from loma.backends.cuda import images
 

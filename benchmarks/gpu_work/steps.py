@@ -9,29 +9,18 @@ from typing import Any
 
 import torch
 from capsnet import TINY
+from gpu_work import timing
+from gpu_work.rows import (
+    AUTOTUNE, COMPILE, EAGER, GRAPH, LATE, LOMA, Row, Say, Settings, errors_of, is_late, short,
+    warm_own,
+)  # fmt: skip
+from gpu_work.timing import Call, Form
+from gpu_work.work import FOLDER
 from torch import Tensor
 
 import loma
 from capsnet_loma import network, reference
 from capsnet_loma.config import CapsNetConfig
-from gpu_work import timing
-from gpu_work.rows import (
-    AUTOTUNE,
-    COMPILE,
-    EAGER,
-    GRAPH,
-    LATE,
-    LOMA,
-    Row,
-    Say,
-    Settings,
-    errors_of,
-    is_late,
-    short,
-    warm_own,
-)  # fmt: skip
-from gpu_work.timing import Call, Form
-from gpu_work.work import FOLDER
 
 CHECKED = 4  # steps before the results are compared
 LEARNING_RATE = 1e-4

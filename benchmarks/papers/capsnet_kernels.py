@@ -26,26 +26,18 @@ import torch
 import torch.nn.functional as F
 from capsnet import TINY, channels_last
 from gpu_work.rows import (
-    AUTOTUNE,
-    COMPILE,
-    EAGER,
-    GRAPH,
-    LATE,
-    LOMA,
-    Row,
-    errors_of,
-    is_late,
+    AUTOTUNE, COMPILE, EAGER, GRAPH, LATE, LOMA, Row, errors_of, is_late,
 )  # fmt: skip
 from gpu_work.steps import Make, Steps, in_own_graph, network_steps, ready_steps
 from gpu_work.work import Function, Work, part_of
+from papers import measured
+from papers.gram import STAGES, Gram
+from papers.measured import Entry, Session
 from torch import Tensor
 
 import loma
 from capsnet_loma import network, reference
 from capsnet_loma.config import CapsNetConfig
-from papers import measured
-from papers.gram import STAGES, Gram
-from papers.measured import Entry, Session
 
 PROGRAM = Path(__file__).with_suffix(".loma")
 KERNELS = ("CONV1", "PCAPS", "U", "S", "B", "SQUASH", "TSQUASH")

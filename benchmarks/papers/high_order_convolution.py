@@ -25,11 +25,11 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 import torch
 from gpu_work.work import BOTH, FORWARD, Function, Work
 from layers import PER_PIXEL_FORMS
+from papers import measured
+from papers.measured import Entry
 from torch import Tensor
 
 import loma
-from papers import measured
-from papers.measured import Entry
 
 PROGRAM = Path(__file__).with_suffix(".loma")
 BATCHES = {"cpu": [8, 16, 32], "cuda": [8, 16, 32, 64, 128, 256, 512]}

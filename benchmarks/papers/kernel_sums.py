@@ -21,12 +21,12 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import torch
 from gpu_work.work import BOTH, FORWARD, Function, Work, part_of
-from torch import Tensor
-
-import loma
 from papers import measured
 from papers.libraries import length_in, length_of, library
 from papers.measured import Entry, Session
+from torch import Tensor
+
+import loma
 
 PROGRAM = Path(__file__).with_suffix(".loma")
 

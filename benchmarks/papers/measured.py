@@ -32,22 +32,8 @@ from forms import keeping_allocators
 from gpu import COMPILERS, Report, clear, failed_row
 from gpu_work import timing
 from gpu_work.rows import (
-    AUTOTUNE,
-    COMPILE,
-    EAGER,
-    GRAPH,
-    LATE,
-    LOMA,
-    Inputs,
-    Measuring,
-    Row,
-    Settings,
-    add_compiled,
-    inputs_of,
-    is_late,
-    prepare_own,
-    short,
-    size_of_pass,
+    AUTOTUNE, COMPILE, EAGER, GRAPH, LATE, LOMA, Inputs, Measuring, Row, Settings, add_compiled,
+    inputs_of, is_late, prepare_own, short, size_of_pass,
 )  # fmt: skip
 from gpu_work.timing import Call, Form
 from gpu_work.work import Function, Work

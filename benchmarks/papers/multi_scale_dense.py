@@ -35,11 +35,11 @@ import torch.nn.functional as F
 from calls import warm
 from gpu_work.rows import COMPILE, EAGER, LOMA, Row, is_late
 from gpu_work.work import BOTH, FORWARD, Function, Work, part_of
+from papers import measured
+from papers.measured import Entry, Session
 from torch import Tensor
 
 import loma
-from papers import measured
-from papers.measured import Entry, Session
 
 PROGRAM = Path(__file__).with_suffix(".loma")
 DEPTH = 100

@@ -21,12 +21,12 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 import torch
 import torch.nn.functional as F
 from gpu_work.work import Function, Work, part_of
-from torch import Tensor
-
-import loma
 from papers import measured
 from papers.libraries import length_in, length_of, length_of_named, library, under_autograd
 from papers.measured import Entry, Session
+from torch import Tensor
+
+import loma
 
 PROGRAM = Path(__file__).with_suffix(".loma")
 Step = Callable[..., tuple[Tensor, ...]]

@@ -4,7 +4,6 @@ an entry for every step, a kernel for a step, and its adjoint called for the ste
 
 import taichi as ti
 import torch
-
 from papers.libraries import Steps
 
 ti.init(arch=ti.cpu, cpu_max_num_threads=torch.get_num_threads(), log_level=ti.ERROR)

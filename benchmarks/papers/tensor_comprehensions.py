@@ -24,11 +24,11 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 import torch
 import torch.nn.functional as F
 from gpu_work.work import Function, Work, part_of
+from papers import measured
+from papers.measured import Entry, Session
 from torch import Tensor
 
 import loma
-from papers import measured
-from papers.measured import Entry, Session
 
 PROGRAM = Path(__file__).with_suffix(".loma")
 ROWS = {"cpu": 1_000_000, "cuda": 10_000_000}  # of the tables; published: 10,000,000

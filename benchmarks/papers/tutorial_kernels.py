@@ -22,12 +22,12 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 import torch
 import torch.nn.functional as F
 from gpu_work.work import Function, Work, attention, attention_by_operators, part_of
-from torch import Tensor
-
-import loma
 from papers import measured
 from papers.libraries import length_in, length_of, length_of_named, library
 from papers.measured import Entry, Session
+from torch import Tensor
+
+import loma
 
 PROGRAM = Path(__file__).with_suffix(".loma")
 IN_TRITON = PROGRAM.with_name("triton_kernels.py")

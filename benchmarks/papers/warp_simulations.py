@@ -7,7 +7,6 @@ Launches and the tape are recorded once, and replayed. On a CPU, Warp runs a ker
 
 import torch
 import warp as wp
-
 from papers.libraries import Steps
 
 wp.config.quiet = True

@@ -17,11 +17,11 @@ from forms import COMPILE, EAGER, KEEPING, LOMA
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from reporting.report import PEERS, Record, ahead, figures, ms
 
 from loma import pipeline
 from loma.embedded.lexer import LomaLexer
 from loma.tools.pictures import DPI, Theme, headed, plain, save_themes
-from reporting.report import PEERS, Record, ahead, figures, ms
 
 PERFORMANCE = Path("docs/images/performance.png")
 IDEA = Path("docs/images/idea.png")

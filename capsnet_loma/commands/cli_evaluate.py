@@ -142,8 +142,8 @@ def figures_command(
     from capsnet_loma.evaluation.curves import curves_figure, read_curves
     from capsnet_loma.evaluation.perturbations import perturbation_figure
     from capsnet_loma.evaluation.reconstructions import reconstruction_figure
-    from capsnet_loma.training.run import Run
     from loma.tools.pictures import DARK, LIGHT, save_themes
+    from capsnet_loma.training.run import Run
 
     out = Output(quiet=as_json)
     _use_threads(threads)

@@ -26,11 +26,7 @@ import loma
 from capsnet_loma import reference
 from capsnet_loma.layers import FUNCTIONS, file_of, module
 from capsnet_loma.profiling.cases import (
-    Argument,
-    FunctionCase,
-    NetworkCase,
-    function_cases,
-    network_cases,
+    Argument, FunctionCase, NetworkCase, function_cases, network_cases,
 )  # fmt: skip
 
 How = Literal["autograd", "d_f"]

@@ -23,19 +23,12 @@ import torch
 from torch import Tensor
 
 from capsnet_loma.config import CapsNetConfig
-from capsnet_loma.profiling.fit import Fit, linear_fit
 from capsnet_loma.profiling.gpu_work import GpuWork
 from capsnet_loma.profiling.processes import (
-    Checksums,
-    Process,
-    ProfileError,
-    Sample,
-    Version,
-    keeping,
-    native_version,
-    versions,
+    Checksums, Process, ProfileError, Sample, Version, keeping, native_version, versions,
 )  # fmt: skip
 from capsnet_loma.reference import CapsNet
+from capsnet_loma.profiling.fit import Fit, linear_fit
 from loma.tools.measure import machine
 
 Progress = Callable[[str, int, int], None]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from capsnet_loma.commands.console import Output
 from capsnet_loma.profiling.compare import Report
-from capsnet_loma.profiling.fit import Fit
 from capsnet_loma.profiling.profile import Profile
+from capsnet_loma.profiling.fit import Fit
 
 NOT_AVAILABLE = "not available on this machine"
 

@@ -13,30 +13,13 @@ import functools
 from dataclasses import replace
 
 from loma import errors
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.builtins import BUILTINS
 from loma.core.definitions import OPERATORS
 from loma.core.differentials import primal_name
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Builtin,
-    Call,
-    Expr,
-    FloatConst,
-    Function,
-    Index,
-    IntConst,
-    NoDiff,
-    Op,
-    Param,
-    TensorType,
-    TupleType,
-    Type,
-    Var,
-    ZeroPad,
-    is_tensor_function,
+    FLOAT, INT, Builtin, Call, Expr, FloatConst, Function, Index, IntConst, NoDiff, Op, Param,
+    TensorType, TupleType, Type, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.core.walk import free_variables, substitute_type
 from loma.errors.spans import Span

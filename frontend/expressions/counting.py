@@ -10,19 +10,9 @@ import ast
 from dataclasses import dataclass
 
 from loma import errors
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.ir import (
-    INT,
-    ArrayType,
-    Binary,
-    Builtin,
-    Expr,
-    IntConst,
-    TensorType,
-    Unary,
-    Var,
-    is_tensor_function,
+    INT, ArrayType, Binary, Builtin, Expr, IntConst, TensorType, Unary, Var, is_tensor_function,
 )  # fmt: skip
 from loma.core.printer import print_expr
 from loma.core.walk import walk

@@ -7,26 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from loma import errors
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.bounds import Interval
 from loma.core.definitions import OPERATORS
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    ArrayType,
-    Binary,
-    Expr,
-    FloatConst,
-    Index,
-    IntConst,
-    Member,
-    StructType,
-    TensorType,
-    TupleType,
-    Type,
-    Var,
-    is_tensor_function,
+    FLOAT, INT, ArrayType, Binary, Expr, FloatConst, Index, IntConst, Member, StructType,
+    TensorType, TupleType, Type, Var, is_tensor_function,
 )  # fmt: skip
 from loma.core.printer import print_expr
 from loma.errors.spans import Span

@@ -14,6 +14,7 @@ from loma.frontend.expressions import expression as ex
 from loma.frontend.scope import Scope, span_of, too_long
 from loma.frontend.types import fixed_sizes
 
+
 # Operators with several results: only an assignment takes them.
 USAGE = {
     "split": "a, b = split(x, [m, n], dim)",

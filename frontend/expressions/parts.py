@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from loma import errors
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.ir import INT, Expr, IntConst, TensorType
 from loma.core.printer import print_expr
 from loma.errors.spans import Span

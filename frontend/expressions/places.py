@@ -8,15 +8,7 @@ from loma import errors
 from loma.core import builder as b
 from loma.core.aliases import CERTAIN, meetings
 from loma.core.ir import (
-    ArrayType,
-    Call,
-    Function,
-    Index,
-    Member,
-    Place,
-    StructType,
-    Type,
-    Var,
+    ArrayType, Call, Function, Index, Member, Place, StructType, Type, Var,
 )  # fmt: skip
 from loma.core.unbounded import is_unbounded
 from loma.errors.spans import Span

@@ -10,8 +10,7 @@ import ast
 from dataclasses import replace
 
 from loma import errors
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.ir import FLOAT, INT, Expr, IntConst, TensorType, Type
 from loma.core.printer import print_expr
 from loma.errors.spans import Span

@@ -8,26 +8,12 @@ from collections.abc import Sequence
 from loma import errors
 from loma.core import builder as b
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    Call,
-    Declare,
-    Expr,
-    FloatConst,
-    IntConst,
-    Stmt,
-    TensorType,
-    TupleType,
-    Type,
-    Unpack,
-    Var,
-    is_tensor_function,
+    FLOAT, INT, Assign, Call, Declare, Expr, FloatConst, IntConst, Stmt, TensorType, TupleType,
+    Type, Unpack, Var, is_tensor_function,
 )  # fmt: skip
 from loma.core.walk import variables
 from loma.errors.spans import Span
-from loma.frontend.expressions import expression as ex
-from loma.frontend.expressions import stacks
+from loma.frontend.expressions import expression as ex, stacks
 from loma.frontend.expressions.parts import RESULTS, Result
 from loma.frontend.expressions.places import check_root, place, result_variable, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of

@@ -8,20 +8,8 @@ from dataclasses import replace
 
 from loma import errors
 from loma.core.ir import (
-    Assign,
-    Declare,
-    Expr,
-    FloatConst,
-    FloatType,
-    For,
-    IndexAssign,
-    IntConst,
-    IntType,
-    Stmt,
-    TensorType,
-    Unpack,
-    Var,
-    Zero,
+    Assign, Declare, Expr, FloatConst, FloatType, For, IndexAssign, IntConst, IntType, Stmt,
+    TensorType, Unpack, Var, Zero,
 )  # fmt: skip
 from loma.core.printer import print_type
 from loma.core.sizes import dims_of

@@ -9,17 +9,7 @@ import itertools
 from loma import errors
 from loma.core import sizes
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Expr,
-    FloatConst,
-    Index,
-    IntConst,
-    NoDiff,
-    Select,
-    Unary,
-    ZeroPad,
+    INT, Axis, Binary, Expr, FloatConst, Index, IntConst, NoDiff, Select, Unary, ZeroPad,
 )  # fmt: skip
 from loma.core.overlap import reads_of
 from loma.core.printer import print_expr

@@ -14,8 +14,7 @@ from itertools import chain
 from typing import Literal
 
 from loma import errors
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.distinct import surely_repeats, told_apart
 from loma.core.ir import INT, Assign, Axis, Expr, Index, IndexAssign, Reduce, TensorType, Var
 from loma.core.printer import print_expr

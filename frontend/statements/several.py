@@ -12,21 +12,9 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from loma import errors
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.ir import (
-    INT,
-    Assign,
-    Call,
-    Declare,
-    Element,
-    Expr,
-    Function,
-    Index,
-    IndexAssign,
-    Stmt,
-    TensorType,
-    Var,
+    INT, Assign, Call, Declare, Element, Expr, Function, Index, IndexAssign, Stmt, TensorType, Var,
     is_tensor_function,
 )  # fmt: skip
 from loma.core.overlap import apart, reads_of

@@ -9,8 +9,7 @@ import ast
 from dataclasses import replace
 
 from loma import errors
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.axes import index_statement
 from loma.core.ir import FLOAT, INT, Axis, Expr, Index, IntConst, Stmt, TensorType, Var
 from loma.core.printer import print_expr

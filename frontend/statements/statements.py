@@ -8,30 +8,13 @@ from collections.abc import Callable
 from loma import errors
 from loma.core import builder as b
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    AtomicAdd,
-    CallStmt,
-    Declare,
-    Expr,
-    For,
-    If,
-    Index,
-    Place,
-    Return,
-    StackType,
-    Stmt,
-    TensorType,
-    Var,
-    While,
-    Zero,
+    FLOAT, INT, Assign, AtomicAdd, CallStmt, Declare, Expr, For, If, Index, Place, Return,
+    StackType, Stmt, TensorType, Var, While, Zero,
 )  # fmt: skip
 from loma.core.printer import print_type
 from loma.core.unbounded import is_unbounded
 from loma.frontend.constants import whole_number
-from loma.frontend.expressions import calls, stacks
-from loma.frontend.expressions import expression as ex
+from loma.frontend.expressions import calls, stacks, expression as ex
 from loma.frontend.expressions.counting import count, elements, range_of
 from loma.frontend.expressions.places import check_aliases, holds_struct, place, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of

@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from loma import config
-from loma.cache import pruning
-from loma.cache import roots as cache_roots
+from loma.cache import pruning, roots as cache_roots
 from loma.cache.pruning import delete, fresh
 from loma.errors import CacheError
 

@@ -10,17 +10,7 @@ from loma import errors
 from loma.core import sizes
 from loma.core.ir import TensorType
 from loma.core.shapes import (
-    Dims,
-    OpCall,
-    agree,
-    check_expands,
-    convolved,
-    from_shape,
-    like,
-    pooled,
-    rank_of,
-    reduced,
-    show,
+    Dims, OpCall, agree, check_expands, convolved, from_shape, like, pooled, rank_of, reduced, show,
     sliced,
 )  # fmt: skip
 

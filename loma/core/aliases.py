@@ -10,19 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.ir import (
-    ArrayType,
-    Call,
-    Expr,
-    Function,
-    Index,
-    IntConst,
-    Member,
-    Param,
-    Struct,
-    Var,
+    ArrayType, Call, Expr, Function, Index, IntConst, Member, Param, Struct, Var,
 )  # fmt: skip
 from loma.core.unbounded import is_unbounded
 

@@ -13,23 +13,8 @@ from itertools import pairwise, product
 
 from loma.core import sizes
 from loma.core.ir import (
-    INT,
-    Assign,
-    Axis,
-    Binary,
-    Expr,
-    For,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Reduce,
-    Select,
-    Stmt,
-    TensorType,
-    Var,
-    ZeroPad,
-    replace,
+    INT, Assign, Axis, Binary, Expr, For, If, Index, IndexAssign, IntConst, Reduce, Select, Stmt,
+    TensorType, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.sizes import IsSize
 from loma.core.walk import children, free_variables, map_children, substitute, walk

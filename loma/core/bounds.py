@@ -8,18 +8,7 @@ from dataclasses import dataclass
 
 from loma.core import sizes
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Builtin,
-    Expr,
-    For,
-    Index,
-    IntConst,
-    Select,
-    TensorType,
-    Unary,
-    Var,
+    INT, Axis, Binary, Builtin, Expr, For, Index, IntConst, Select, TensorType, Unary, Var,
 )  # fmt: skip
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import free_variables

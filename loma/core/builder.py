@@ -14,30 +14,9 @@ from loma import errors
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    ArrayType,
-    Attr,
-    Binary,
-    BinaryOp,
-    Builtin,
-    Expr,
-    FloatConst,
-    FloatType,
-    Index,
-    IntConst,
-    IntType,
-    MakeStruct,
-    NoDiff,
-    Op,
-    ReduceKind,
-    Select,
-    Struct,
-    StructType,
-    TensorType,
-    Type,
-    Unary,
-    Var,
+    FLOAT, INT, ArrayType, Attr, Binary, BinaryOp, Builtin, Expr, FloatConst, FloatType, Index,
+    IntConst, IntType, MakeStruct, NoDiff, Op, ReduceKind, Select, Struct, StructType, TensorType,
+    Type, Unary, Var,
 )  # fmt: skip
 from loma.core.ops import INFIX, OPS, PREDICATES, AttrInfo, OpInfo
 from loma.core.shapes import OpCall

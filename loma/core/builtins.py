@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+
 Result: TypeAlias = Literal["int", "float", "operands"]
 
 

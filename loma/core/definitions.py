@@ -11,8 +11,7 @@ import math
 from collections.abc import Callable
 
 from loma import errors
-from loma.core import builder as b
-from loma.core import shapes, sizes
+from loma.core import builder as b, shapes, sizes
 from loma.core.ir import Expr, IntConst, TensorType
 from loma.core.ops import OPS, AttrInfo, AttrKind, Definition, OpInfo
 from loma.core.shapes import Dims

@@ -13,19 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    ArrayType,
-    FloatType,
-    Function,
-    IntType,
-    Param,
-    StackType,
-    Struct,
-    StructType,
-    TensorType,
-    Type,
-    is_tensor_function,
+    FLOAT, INT, ArrayType, FloatType, Function, IntType, Param, StackType, Struct, StructType,
+    TensorType, Type, is_tensor_function,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import reads_of_type

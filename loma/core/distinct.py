@@ -13,18 +13,7 @@ from dataclasses import dataclass
 from loma.core import sizes
 from loma.core.axes import runs_over, target_axes
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Expr,
-    Index,
-    IndexAssign,
-    IntConst,
-    Stmt,
-    TensorType,
-    Unary,
-    Var,
-    remembered,
+    INT, Axis, Binary, Expr, Index, IndexAssign, IntConst, Stmt, TensorType, Unary, Var, remembered,
     replace,
 )  # fmt: skip
 from loma.core.walk import free_variables, map_blocks, map_children, walk

@@ -10,28 +10,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from loma.core.ir import (
-    INT,
-    Assign,
-    AtomicAdd,
-    Call,
-    CallStmt,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    Place,
-    Pop,
-    Push,
-    Return,
-    Stmt,
-    TensorType,
-    Unpack,
-    Var,
-    While,
-    Zero,
+    INT, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If, Index,
+    IndexAssign, Place, Pop, Push, Return, Stmt, TensorType, Unpack, Var, While, Zero,
     remembered,
 )  # fmt: skip
 from loma.core.walk import is_place, root, statements, subscripts

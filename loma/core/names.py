@@ -6,30 +6,12 @@ from collections.abc import Iterable
 
 from loma.core.effects import counters, declared, effects
 from loma.core.ir import (
-    INT,
-    Axis,
-    Declare,
-    Expr,
-    For,
-    Function,
-    IndexAssign,
-    Module,
-    Reduce,
-    Stmt,
-    Var,
-    remembered,
+    INT, Axis, Declare, Expr, For, Function, IndexAssign, Module, Reduce, Stmt, Var, remembered,
     replace,
 )  # fmt: skip
 from loma.core.walk import (
-    expressions,
-    map_blocks,
-    map_children,
-    map_expressions,
-    reads_of_type,
-    statements,
-    substitute,
-    variable_names,
-    walk,
+    expressions, map_blocks, map_children, map_expressions, reads_of_type, statements, substitute,
+    variable_names, walk,
 )  # fmt: skip
 
 

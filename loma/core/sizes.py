@@ -15,22 +15,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    BinaryOp,
-    Builtin,
-    Expr,
-    Function,
-    Index,
-    IntConst,
-    Param,
-    TensorType,
-    Type,
-    Unary,
-    Var,
-    remembered,
-    replace,
+    INT, Axis, Binary, BinaryOp, Builtin, Expr, Function, Index, IntConst, Param, TensorType, Type,
+    Unary, Var, remembered, replace,
 )  # fmt: skip
 from loma.core.walk import map_children, variable_names, walk
 from loma.errors.spans import NOWHERE

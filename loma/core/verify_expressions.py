@@ -12,34 +12,9 @@ from loma import errors
 from loma.core import builder, sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    POSITIONS,
-    ArrayType,
-    Binary,
-    Builtin,
-    Call,
-    Expr,
-    FloatConst,
-    Function,
-    Index,
-    IntConst,
-    MakeStruct,
-    Member,
-    NoDiff,
-    Op,
-    Reduce,
-    Select,
-    StackType,
-    Stmt,
-    Struct,
-    StructType,
-    TensorType,
-    TupleType,
-    Type,
-    Unary,
-    Var,
-    ZeroPad,
+    FLOAT, INT, POSITIONS, ArrayType, Binary, Builtin, Call, Expr, FloatConst, Function, Index,
+    IntConst, MakeStruct, Member, NoDiff, Op, Reduce, Select, StackType, Stmt, Struct, StructType,
+    TensorType, TupleType, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.core.unbounded import is_borrowed, is_unbounded

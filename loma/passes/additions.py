@@ -20,39 +20,13 @@ from loma.core import sizes
 from loma.core.axes import runs_over
 from loma.core.effects import written
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Call,
-    Declare,
-    Expr,
-    FloatConst,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Op,
-    Reduce,
-    Select,
-    Stmt,
-    TensorType,
-    Var,
-    While,
-    replace,
+    INT, Axis, Binary, Call, Declare, Expr, FloatConst, For, Function, If, Index, IndexAssign,
+    IntConst, Module, Op, Reduce, Select, Stmt, TensorType, Var, While, replace,
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.core.walk import (
-    free_variables,
-    map_blocks,
-    map_tensor_functions,
-    mentioned_names,
-    reduced_axes,
-    root,
-    substitute,
-    walk,
+    free_variables, map_blocks, map_tensor_functions, mentioned_names, reduced_axes, root,
+    substitute, walk,
 )  # fmt: skip
 from loma.passes.first_write import assigned
 from loma.passes.liveness import covers

@@ -20,47 +20,15 @@ from loma.core import builder as b
 from loma.core import sizes
 from loma.core.effects import effects, written
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    Attr,
-    Axis,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    NoDiff,
-    Op,
-    Param,
-    Return,
-    Stmt,
-    TensorType,
-    Type,
-    Unpack,
-    Var,
-    While,
-    Zero,
-    is_tensor_function,
-    replace,
+    FLOAT, INT, Assign, Attr, Axis, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst,
+    Module, NoDiff, Op, Param, Return, Stmt, TensorType, Type, Unpack, Var, While, Zero,
+    is_tensor_function, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.ops import OPS
 from loma.core.walk import (
-    aggregates,
-    blocks,
-    map_blocks,
-    map_children,
-    map_expressions,
-    mentioned_names,
-    reads_of_type,
-    root,
-    statements,
-    variables,
+    aggregates, blocks, map_blocks, map_children, map_expressions, mentioned_names, reads_of_type,
+    root, statements, variables,
 )  # fmt: skip
 
 

@@ -10,30 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.axes import runs_over, target_axes
 from loma.core.distinct import fill_together
 from loma.core.effects import written
 from loma.core.ir import (
-    Assign,
-    Axis,
-    Declare,
-    Expr,
-    FloatConst,
-    For,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Op,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
-    Zero,
-    ZeroPad,
-    replace,
+    Assign, Axis, Declare, Expr, FloatConst, For, Index, IndexAssign, IntConst, Module, Op, Reduce,
+    Stmt, TensorType, Var, Zero, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.core.walk import children, free_variables, map_blocks, mentioned_names, root

@@ -6,18 +6,7 @@ from loma.arithmetic import integers
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Builtin,
-    Expr,
-    IntConst,
-    Op,
-    Reduce,
-    Select,
-    Type,
-    Unary,
-    replace,
+    INT, Axis, Binary, Builtin, Expr, IntConst, Op, Reduce, Select, Type, Unary, replace,
 )  # fmt: skip
 from loma.core.ops import divisor
 from loma.core.walk import map_attrs, map_children, map_sizes

@@ -13,37 +13,12 @@ from typing import Literal, TypeAlias
 from loma.core.distinct import fills, unproved
 from loma.core.effects import effects, written
 from loma.core.ir import (
-    INT,
-    Assign,
-    Axis,
-    Call,
-    CallStmt,
-    Declare,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    Return,
-    Stmt,
-    TensorType,
-    Unpack,
-    Var,
-    While,
-    Zero,
-    remembered,
-    replace,
+    INT, Assign, Axis, Call, CallStmt, Declare, For, Function, If, Index, IndexAssign, Return, Stmt,
+    TensorType, Unpack, Var, While, Zero, remembered, replace,
 )  # fmt: skip
 from loma.core.sizes import arith, constant
 from loma.core.walk import (
-    blocks,
-    free_variables,
-    mentioned_names,
-    own_names,
-    reads_of_type,
-    root,
-    subscripts,
-    variables,
+    blocks, free_variables, mentioned_names, own_names, reads_of_type, root, subscripts, variables,
     walk,
 )  # fmt: skip
 

@@ -21,24 +21,8 @@ from loma.core.bounds import facts, least, stays_inside
 from loma.core.distinct import names_once
 from loma.core.effects import assigned
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    IntType,
-    Module,
-    Stmt,
-    TensorType,
-    Var,
-    is_tensor_function,
-    replace,
+    INT, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst, IntType,
+    Module, Stmt, TensorType, Var, is_tensor_function, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.overlap import Read, apart, reads_of, same_element

@@ -16,29 +16,12 @@ from dataclasses import dataclass
 from loma.core import sizes
 from loma.core.bounds import ONE, ZERO
 from loma.core.ir import (
-    INT,
-    Builtin,
-    Expr,
-    For,
-    Function,
-    If,
-    IndexAssign,
-    Select,
-    Stmt,
-    Var,
-    replace,
+    INT, Builtin, Expr, For, Function, If, IndexAssign, Select, Stmt, Var, replace,
 )  # fmt: skip
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import (
-    expressions,
-    free_variables,
-    map_blocks,
-    map_expressions,
-    mentioned_names,
-    statements,
-    substitute,
-    variables,
-    walk,
+    expressions, free_variables, map_blocks, map_expressions, mentioned_names, statements,
+    substitute, variables, walk,
 )  # fmt: skip
 from loma.passes.canonical.copies import without_constant_conditions
 from loma.passes.canonical.recurrences.decided import comparisons, decided, is_equality

@@ -20,45 +20,14 @@ from loma.core.builtins import BUILTINS
 from loma.core.distinct import names_once
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Binary,
-    Builtin,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Reduce,
-    Select,
-    Stmt,
-    TensorType,
-    Unary,
-    Var,
-    While,
-    ZeroPad,
-    replace,
+    FLOAT, INT, Binary, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst,
+    Module, Reduce, Select, Stmt, TensorType, Unary, Var, While, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.overlap import reads_of, same_element
 from loma.core.walk import (
-    blocks,
-    children,
-    expressions,
-    free_variables,
-    map_children,
-    map_expressions,
-    map_tensor_functions,
-    mentioned_names,
-    own_names,
-    root,
-    statements,
-    substitute,
-    walk,
-    without_no_diff,
+    blocks, children, expressions, free_variables, map_children, map_expressions,
+    map_tensor_functions, mentioned_names, own_names, root, statements, substitute,
+    walk, without_no_diff,
 )  # fmt: skip
 from loma.passes.canonical.exponentials import Values
 from loma.passes.liveness import covers

@@ -8,21 +8,8 @@ for i in range(1, M):                    a recurrence: each round needs the one 
 from __future__ import annotations
 
 from loma.core.ir import (
-    Assign,
-    Call,
-    Expr,
-    For,
-    If,
-    Index,
-    IndexAssign,
-    Member,
-    Op,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
-    While,
-    Zero,
+    Assign, Call, Expr, For, If, Index, IndexAssign, Member, Op, Reduce, Stmt, TensorType, Var,
+    While, Zero,
 )  # fmt: skip
 from loma.core.walk import expressions, statements, subscript_variables, walk
 

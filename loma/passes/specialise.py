@@ -12,29 +12,12 @@ from collections.abc import Mapping
 from loma.core.axes import without_idle_axes
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    Assign,
-    Axis,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    IndexAssign,
-    IntConst,
-    IntType,
-    Stmt,
-    Type,
-    Var,
-    While,
-    replace,
+    Assign, Axis, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType, Stmt, Type,
+    Var, While, replace,
 )  # fmt: skip
 from loma.core.names import axis_names
 from loma.core.walk import (
-    map_blocks,
-    map_expressions,
-    nodes,
-    reads_of_type,
-    substitute_type,
+    map_blocks, map_expressions, nodes, reads_of_type, substitute_type,
     substitute_typed,
 )  # fmt: skip
 from loma.passes.fold import folded, folded_type, size

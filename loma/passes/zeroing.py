@@ -10,24 +10,10 @@ from __future__ import annotations
 from functools import partial
 
 from loma.core.ir import (
-    Declare,
-    If,
-    Index,
-    IndexAssign,
-    Module,
-    Stmt,
-    TensorType,
-    Var,
-    Zero,
-    replace,
+    Declare, If, Index, IndexAssign, Module, Stmt, TensorType, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks,
-    free_variables,
-    map_blocks,
-    map_tensor_functions,
-    mentioned_names,
-    statements,
+    blocks, free_variables, map_blocks, map_tensor_functions, mentioned_names, statements,
 )  # fmt: skip
 from loma.passes.first_write import assigned
 from loma.passes.liveness import covers

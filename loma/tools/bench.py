@@ -16,11 +16,7 @@ import torch
 
 from loma.functions import LomaModule
 from loma.tools.measure import (
-    interleaved_medians,
-    page_faults,
-    peak_memory,
-    reset_peak_memory,
-    seconds_per_call,
+    interleaved_medians, page_faults, peak_memory, reset_peak_memory, seconds_per_call,
 )  # fmt: skip
 
 MIN_SECONDS = 1.0  # how long a function is measured, if that is more than MIN_CALLS calls

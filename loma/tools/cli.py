@@ -16,8 +16,7 @@ import click
 from rich.console import Console
 from rich.syntax import Syntax
 
-from loma import cache as store
-from loma import config, listings, pipeline
+from loma import cache as store, config, listings, pipeline
 from loma.core.ir import Function, Module, is_tensor_function
 from loma.core.names import module_names
 from loma.core.printer import print_function

@@ -18,19 +18,8 @@ import torch
 from loma.arithmetic.grids import INT_BINARY
 from loma.core.distinct import unproved
 from loma.core.ir import (
-    INT,
-    Binary,
-    Expr,
-    FloatType,
-    Function,
-    Index,
-    IndexAssign,
-    IntConst,
-    IntType,
-    Param,
-    TensorType,
-    Unary,
-    Var,
+    INT, Binary, Expr, FloatType, Function, Index, IndexAssign, IntConst, IntType, Param,
+    TensorType, Unary, Var,
 )  # fmt: skip
 from loma.core.ops import INFIX
 from loma.core.printer import print_type

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from loma import cache, config
-from loma.backends import compilers, toolchain
-from loma.backends.cfamily.source import GeneratedSource
-from loma.backends.cuda import images
-from loma.backends.schedule.choices import Choices, Taken
 from loma.cache import roots
+from loma.backends import compilers, toolchain
+from loma.backends.cuda import images
+from loma.backends.cfamily.source import GeneratedSource
+from loma.backends.schedule.choices import Choices, Taken
 from loma.errors import CompilationFailed, UserError
 from loma.tuning import gpus, results, search
 from loma.tuning.results import Result

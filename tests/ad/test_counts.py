@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sampled import one_in
 import torch
 from count_cases import COUNTS
 from oracle import Program, check, check_case
-from sampled import one_in
 
 import loma
 from loma import errors, pipeline

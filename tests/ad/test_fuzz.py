@@ -10,22 +10,17 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import fuzz_tensors
 import hypothesis
+import pytest
+import fuzz_tensors
 import numpy as np
 import oracle
-import pytest
 import torch
 from fuzz_programs import Generator, Program
 from hypothesis import Phase
 from hypothesis import strategies as st
 from scalar_oracle import (
-    FIRST,
-    Scalars,
-    check_adjoint,
-    check_derivatives,
-    check_differences,
-    random_floats,
+    FIRST, Scalars, check_adjoint, check_derivatives, check_differences, random_floats,
 )  # fmt: skip
 
 from loma import errors

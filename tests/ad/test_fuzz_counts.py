@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sampled import one_in
 import torch
 from fuzz_counts import BOUNDS, changing_counts
 from fuzz_recurrences import PLACES, SIZE, WIDTH
 from oracle import Program, check, jvp, plain
-from sampled import one_in
 from torch import Tensor
 
 from loma.ad import differentiate

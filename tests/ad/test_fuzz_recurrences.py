@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 import pytest
+from sampled import one_in
 import torch
 from fuzz_recurrences import PLACES, SIZE, WIDTH, recurrence
-from sampled import one_in
 
 import loma
 from loma.ad import differentiate

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import math
 import re
-from typing import Any
 
 import pytest
 import torch

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
-import torch
 from sampled import one_in
+import torch
+
 
 PROGRAM = """
 def scale(x : In[Tensor[N]], m : Out[Tensor[N]]):

@@ -12,8 +12,8 @@ from typing import Any
 
 import oracle
 import pytest
-import torch
 from sampled import one_in
+import torch
 
 from loma import errors
 from loma.ad import differentiate, split_pairs

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import oracle
 import pytest
+from sampled import one_in
 import torch
 from index_cases import Case
 from oracle import Program, check_case
-from sampled import one_in
 from torch import Tensor
 
 import loma

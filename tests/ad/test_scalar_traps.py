@@ -16,6 +16,7 @@ from loma import errors
 from loma.ad import differentiate
 from loma.frontend import parse
 
+
 CASES = TRAPS | CALL_TRAPS
 
 

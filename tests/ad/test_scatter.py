@@ -7,14 +7,14 @@ import re
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
+from sampled import one_in
 import torch
 from oracle import Program, check_case
-from sampled import one_in
 from scatter_cases import CASES, CHECKED, PROVED
 
 import loma
+import oracle
 from loma import pipeline
 from loma.ad import differentiate, split_pairs
 from loma.backends.interpreter import Interpreter

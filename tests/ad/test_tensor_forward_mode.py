@@ -16,15 +16,7 @@ from index_cases import Case as IndexCase
 from operator_cases import CASES as OPERATOR_CASES
 from operator_cases import Case as OperatorCase
 from oracle import (
-    close,
-    derivatives,
-    differentiable,
-    entry,
-    is_float,
-    jvp,
-    plain,
-    random_weights,
-    zero,
+    close, derivatives, differentiable, entry, is_float, jvp, plain, random_weights, zero,
 )  # fmt: skip
 from trap_cases import TRAPS
 

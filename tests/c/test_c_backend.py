@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from c_host import OPTIONS, CProgram, differentiated, merged
 from sampled import one_in
+from c_host import OPTIONS, CProgram, differentiated, merged
 from teaching_derivatives import DERIVATIVES
 from teaching_programs import PROGRAMS
 

@@ -12,6 +12,7 @@ from c_host import OPTIONS, STRICT, CProgram, compiled, differentiated
 from loma.backends.c import Options, generate
 from loma.backends.interpreter import Interpreter
 
+
 FAILURES = """
 def loop(n : In[int]) -> int:
     i : int

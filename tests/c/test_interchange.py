@@ -8,11 +8,11 @@ from pathlib import Path
 import fresh
 import pytest
 import torch
-from conftest import ROOT
 from torch import Tensor, nn
 
 from capsnet_loma import CapsNet, capsule_loss, layers, reference
 from capsnet_loma.profiling.cases import SMALL_NETWORK as SMALL
+from conftest import ROOT
 
 ENGINES = {"loma": (CapsNet, capsule_loss), "pytorch": (reference.CapsNet, reference.capsule_loss)}
 

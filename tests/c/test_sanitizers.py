@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from c_host import OPTIONS, differentiated, merged
 from sampled import one_in
+from c_host import OPTIONS, differentiated, merged
 from scalar_oracle import FIRST, Scalars
 from teaching_derivatives import DERIVATIVES
 from teaching_programs import PROGRAMS

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
 
 import loma
+from conftest import ROOT
 from loma import pipeline
 from loma.backends.interpreter import Interpreter
 

@@ -11,8 +11,8 @@ import subprocess
 import sys
 
 import pytest
-from c_host import OPTIONS, STRICT, CProgram, compiled, differentiated
 from conftest import ROOT
+from c_host import OPTIONS, STRICT, CProgram, compiled, differentiated
 from scalar_oracle import FIRST, check_derivatives
 
 from loma import errors

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sampled import one_in
 import torch
 from c_host import OPTIONS, CProgram
-from sampled import one_in
 from scalar_oracle import FIRST, Scalars, check_derivatives, random_floats
 
 import loma

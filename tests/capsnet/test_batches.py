@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT
 
 from capsnet_loma.data import ImageSet
 from capsnet_loma.data.ahead import ahead
 from capsnet_loma.data.batches import Batch, Batches, in_order
+from conftest import ROOT
 
 SIZE = 12
 

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 import capsnet_loma.commands.cli as cli
 from capsnet_loma.commands.device import check_processes
 from capsnet_loma.profiling.compare import Comparison, Report
-from capsnet_loma.profiling.fit import linear_fit
 from capsnet_loma.profiling.processes import Checksums, Sample, Version
 from capsnet_loma.profiling.profile import Measurement, Profile
+from capsnet_loma.profiling.fit import linear_fit
 
 GOOD = Comparison("squash", "[2, 3, 4]", "float64", "autograd", "d S", 1e-16, 1e-16, 1e-9)
 BAD = Comparison("squash", "zero capsules", "float64", "d_f", "d S", 1e-3, 1e-3, 1e-9)
@@ -43,9 +43,9 @@ def _measurement(key: str, label: str, seconds: float) -> Measurement:
 @pytest.fixture
 def results(monkeypatch: pytest.MonkeyPatch) -> list[Comparison]:
     """Stands for compiler and processes; the comparisons that compare() returns."""
+    import capsnet_loma.profiling.compare
     import capsnet_loma.layers
     import capsnet_loma.native_program
-    import capsnet_loma.profiling.compare
     import capsnet_loma.profiling.profile
     from capsnet_loma.config import CapsNetConfig
 

@@ -20,7 +20,6 @@ from capsnet_loma.commands.cli import main
 from capsnet_loma.commands.console import Output
 from capsnet_loma.profiling.cases import SMALL_NETWORK
 from capsnet_loma.profiling.compare import ALL, compare, relative_error
-from capsnet_loma.profiling.fit import linear_fit
 from capsnet_loma.profiling.gpu_work import GpuWork
 from capsnet_loma.profiling.plots import plot_profile
 from capsnet_loma.profiling.processes import Checksums, Sample, Version
@@ -33,6 +32,7 @@ from capsnet_loma.training.run import Run
 from capsnet_loma.training.settings import Engine, Optimiser, Settings
 from capsnet_loma.training.signals import Stop
 from loma import optim
+from capsnet_loma.profiling.fit import linear_fit
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

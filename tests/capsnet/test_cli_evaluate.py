@@ -9,14 +9,14 @@ import matplotlib.image
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from idx_files import write_folder
-from training_runs import METRICS, write_checkpoint
 
 from capsnet_loma import CapsNetConfig, reference
 from capsnet_loma.commands.cli import main
 from capsnet_loma.data import load
 from capsnet_loma.evaluation.evaluate import Evaluation, evaluate
 from capsnet_loma.evaluation.model import Model
+from idx_files import write_folder
+from training_runs import METRICS, write_checkpoint
 
 CONFIG = CapsNetConfig(conv_channels=4, primary_types=2, decoder_hidden=(8, 8))
 

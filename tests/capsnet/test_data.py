@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from idx_files import NAMES, idx, write_folder
 
 from capsnet_loma.data import DataError, Dataset, load
 from capsnet_loma.data.digits import enlarged, split
 from capsnet_loma.data.idx import read_idx
+from idx_files import NAMES, idx, write_folder
 
 IMAGES, LABELS = NAMES["train", "images"], NAMES["train", "labels"]
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import filelock
 import pytest
+from sampled import one_in
 import torch
 from click.testing import CliRunner, Result
-from sampled import one_in
 from trainings import BATCH, STEPS, arguments, assert_equal, assert_same, rows, start, write_images
 
 from capsnet_loma.commands.cli import main

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import fresh
 import psutil
+import fresh
 import pytest
 import shared_training
 import torch

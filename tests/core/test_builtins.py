@@ -12,9 +12,9 @@ from c_host import CProgram, differentiated
 
 from loma import pipeline
 from loma.ad.rules import SCALAR_RULES
-from loma.arithmetic import integers
 from loma.arithmetic.grids import BUILTIN_FUNCTIONS, COMPARISONS, INT_BINARY
 from loma.backends.interpreter import Interpreter
+from loma.arithmetic import integers
 from loma.core.builtins import BUILTINS
 from loma.core.ops import OPS
 from loma.core.printer import print_module

@@ -7,44 +7,12 @@ from typing import get_args
 import pytest
 
 from loma.core.effects import (
-    Effects,
-    assigned,
-    counters,
-    declared,
-    effects,
-    written,
-    written_places,
+    Effects, assigned, counters, declared, effects, written, written_places,
 )  # fmt: skip
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    ArrayType,
-    Assign,
-    AtomicAdd,
-    Axis,
-    Call,
-    CallStmt,
-    Declare,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Member,
-    Param,
-    Pop,
-    Push,
-    Return,
-    StackType,
-    Stmt,
-    StructType,
-    TensorType,
-    TupleType,
-    Unpack,
-    Var,
-    While,
-    Zero,
+    FLOAT, INT, ArrayType, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, For, Function, If,
+    Index, IndexAssign, IntConst, Member, Param, Pop, Push, Return, StackType, Stmt, StructType,
+    TensorType, TupleType, Unpack, Var, While, Zero,
 )  # fmt: skip
 
 N, AT, K, X, COND = Var("n", INT), Var("i", INT), Var("k", INT), Var("x", FLOAT), Var("c", INT)

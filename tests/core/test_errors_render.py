@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
 
+from conftest import ROOT
 from loma import errors
 from loma.errors import UserError, suggest
 from loma.errors.spans import NOWHERE, Span

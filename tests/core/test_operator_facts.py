@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from operator_cases import CASES, Case
 from oracle import plain
 
+from conftest import ROOT
 from loma.ad.rules import OP_RULES
-from loma.backends.interpreter import Interpreter
-from loma.backends.interpreter import ops as numpy_ops
+from loma.backends.interpreter import Interpreter, ops as numpy_ops
 from loma.core import shapes
 from loma.core.definitions import OPERATORS
 from loma.core.ops import INFIX, OPS, OpInfo

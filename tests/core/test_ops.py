@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 import pytest
+from sampled import one_in
 import test_builtin_values
 import torch
 from operator_cases import CASES, Case
 from oracle import Program, as_tuple, check, close, differentiable
-from sampled import one_in
 
 from loma.ad import rules
 from loma.backends.interpreter import ops as interpreter_ops

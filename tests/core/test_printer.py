@@ -6,44 +6,15 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
 from sampled import one_in
+from hypothesis import given
 
 from loma.ad import differentiate, split_pairs
 from loma.core import builder as b
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    ArrayType,
-    AtomicAdd,
-    Axis,
-    Declare,
-    Expr,
-    FloatConst,
-    For,
-    Function,
-    If,
-    Index,
-    IntConst,
-    MakeStruct,
-    Member,
-    Module,
-    Op,
-    Param,
-    Pop,
-    Push,
-    Reduce,
-    Return,
-    StackType,
-    Stmt,
-    StructType,
-    TensorType,
-    TupleType,
-    Type,
-    Var,
-    While,
-    Zero,
-    ZeroPad,
+    FLOAT, INT, ArrayType, AtomicAdd, Axis, Declare, Expr, FloatConst, For, Function, If, Index,
+    IntConst, MakeStruct, Member, Module, Op, Param, Pop, Push, Reduce, Return, StackType, Stmt,
+    StructType, TensorType, TupleType, Type, Var, While, Zero, ZeroPad,
 )  # fmt: skip
 from loma.core.printer import WIDTH, print_expr, print_module, print_stmt, print_type
 from loma.errors.spans import NOWHERE

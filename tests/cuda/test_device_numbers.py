@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from control_cases import CONTROL
 from count_cases import COUNTS
 from guard_cases import CASES as GUARDS
@@ -22,17 +21,11 @@ from scatter_cases import CASES as SCATTER
 from several_cases import SEVERAL
 from trap_cases import TRAPS
 
+from conftest import ROOT
 from loma import pipeline
 from loma.backends.interpreter import Interpreter
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Index,
-    IndexAssign,
-    Module,
-    TensorType,
-    While,
-    is_tensor_function,
+    FLOAT, INT, Index, IndexAssign, Module, TensorType, While, is_tensor_function,
 )  # fmt: skip
 from loma.core.printer import print_module
 from loma.core.verify import verify

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 
 import pytest
+from sampled import one_in
 from index_cases import CASES as INDEX_CASES
 from index_cases import Case
-from sampled import one_in
 
 from loma import pipeline
 from loma.frontend import parse

@@ -17,10 +17,10 @@ from typing import Any
 
 import fresh
 import pytest
+from sampled import one_in
 import shim
 import torch
 from conftest import ROOT
-from sampled import one_in
 from test_geometry import SHARED, SIZES, check
 
 import loma

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import doctest
 import gc
+import doctest
 import io
 import linecache
 import re
@@ -31,9 +31,9 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner, Result
+
 from conftest import ROOT
 from pages import BLOCK, PAGES, programs
-
 from loma import memory
 from loma.ad import differentiate
 from loma.config import OPTIMISATIONS

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fresh
 import numpy as np
+import fresh
 import pytest
-from conftest import ROOT
 from scalar_oracle import Scalars, close
+
+from conftest import ROOT
 
 EXAMPLES = ROOT / "examples"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import ROOT
 
 matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")

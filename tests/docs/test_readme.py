@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 import torch
+
 from conftest import ROOT
 from pages import BLOCK
 

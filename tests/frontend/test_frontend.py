@@ -9,20 +9,8 @@ import pytest
 from loma import errors
 from loma.ad import differentiate
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    CallStmt,
-    Declare,
-    Derivative,
-    For,
-    Index,
-    Param,
-    Return,
-    TensorType,
-    Unpack,
-    Var,
-    While,
+    FLOAT, INT, Assign, CallStmt, Declare, Derivative, For, Index, Param, Return, TensorType,
+    Unpack, Var, While,
 )  # fmt: skip
 from loma.core.printer import print_expr, print_stmt, print_type
 from loma.core.verify import verify

@@ -7,17 +7,7 @@ import pytest
 from loma import errors
 from loma.core.distinct import told_apart
 from loma.core.ir import (
-    INT,
-    Assign,
-    Axis,
-    Expr,
-    Index,
-    IndexAssign,
-    IntConst,
-    Reduce,
-    Stmt,
-    Var,
-    ZeroPad,
+    INT, Assign, Axis, Expr, Index, IndexAssign, IntConst, Reduce, Stmt, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.printer import print_expr, print_stmt
 from loma.core.walk import walk

@@ -6,43 +6,12 @@ import pytest
 
 from loma import errors
 from loma.core.differentials import (
-    differential,
-    forward_signature,
-    in_order,
-    primal_name,
-    reverse_signature,
-    with_differentials,
+    differential, forward_signature, in_order, primal_name, reverse_signature, with_differentials,
 )  # fmt: skip
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    ArrayType,
-    Assign,
-    AtomicAdd,
-    Binary,
-    Builtin,
-    Call,
-    CallStmt,
-    Declare,
-    Expr,
-    FloatConst,
-    Function,
-    If,
-    Index,
-    IntConst,
-    MakeStruct,
-    Member,
-    Module,
-    Param,
-    Pop,
-    Push,
-    Return,
-    Stmt,
-    Struct,
-    StructType,
-    Type,
-    Var,
-    While,
+    FLOAT, INT, ArrayType, Assign, AtomicAdd, Binary, Builtin, Call, CallStmt, Declare, Expr,
+    FloatConst, Function, If, Index, IntConst, MakeStruct, Member, Module, Param, Pop, Push, Return,
+    Stmt, Struct, StructType, Type, Var, While,
 )  # fmt: skip
 from loma.core.printer import print_expr, print_module, print_stmt, print_type
 from loma.core.verify import verify

@@ -19,12 +19,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from hostile_names import (
-    NAMES,
-    SCALAR_FUNCTION,
-    TENSOR_FUNCTION,
-    file_name,
-    programs,
-    text_of_pieces,
+    NAMES, SCALAR_FUNCTION, TENSOR_FUNCTION, file_name, programs, text_of_pieces,
 )  # fmt: skip
 
 import loma

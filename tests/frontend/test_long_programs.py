@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from c_host import CProgram
 from sampled import diagonals, one_in
+from c_host import CProgram
 from scalar_oracle import Scalars, check_adjoint, check_differences, random_floats
 
 import loma

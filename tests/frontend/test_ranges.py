@@ -7,11 +7,11 @@ import textwrap
 from typing import Any
 
 import pytest
+from sampled import one_in
 import torch
 from c_host import CProgram
 from index_cases import Case, Indices
 from oracle import Program, check_case, entry
-from sampled import one_in
 from scalar_oracle import check_derivatives
 from torch import Tensor
 

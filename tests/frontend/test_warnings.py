@@ -12,10 +12,10 @@ import fresh
 import pytest
 import torch
 from click.testing import CliRunner
-from conftest import GOLDEN, ROOT
 from corpus import scalar_programs, tensor_programs
 
 import loma
+from conftest import GOLDEN, ROOT
 from loma import errors
 from loma.frontend import parse
 from loma.tools import cli

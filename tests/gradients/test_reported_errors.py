@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT
 from reported import texts
 from torch import Tensor
 
 import loma
+from conftest import ROOT
 from loma import errors
 from loma.ad import differentiate
 from loma.frontend import parse

@@ -9,17 +9,12 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
+from sampled import one_in
 from changed_programs import (
-    INDEX_POINTS,
-    LAYER_POINTS,
-    OPERATOR_POINTS,
-    TRAP_POINTS,
-    Point,
-    of_cases,
+    INDEX_POINTS, LAYER_POINTS, OPERATOR_POINTS, TRAP_POINTS, Point, of_cases,
 )  # fmt: skip
 from control_cases import CONTROL
 from recurrence_cases import RECURRENCES
-from sampled import one_in
 
 from loma.ad import split_pairs
 from loma.backends.interpreter import Interpreter

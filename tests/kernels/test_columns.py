@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
+from sampled import diagonals
 import torch
 from oracle import Program
-from sampled import diagonals
 from torch import Tensor
 
 from loma import pipeline

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import fresh
 import pytest
+from sampled import one_in
 import torch
 from click.testing import CliRunner
-from conftest import ROOT
-from sampled import one_in
 from torch import Tensor
 from torch.nn import functional
 
 import loma
+from conftest import ROOT
 from loma import cache, pipeline
 from loma.functions import LomaModule
 from loma.tools import cli, tuning

@@ -10,11 +10,11 @@ from typing import Any
 
 import oracle
 import pytest
+from sampled import diagonals, one_in
 import torch
 import torch.nn.functional as F
 from click.testing import CliRunner
 from oracle import Program, check, close
-from sampled import diagonals, one_in
 from torch import Tensor
 
 import loma

@@ -7,16 +7,8 @@ import functools
 import pytest
 import torch
 from changed_programs import (
-    CAPSNET,
-    INDEX_POINTS,
-    LAYER_POINTS,
-    OPERATOR_POINTS,
-    TRAP_POINTS,
-    Changed,
-    Point,
-    compare,
-    random_points,
-    with_derivative,
+    CAPSNET, INDEX_POINTS, LAYER_POINTS, OPERATOR_POINTS, TRAP_POINTS, Changed, Point, compare,
+    random_points, with_derivative,
 )  # fmt: skip
 from sampled import diagonals, one_in
 from unfused import Order, Seen, unfused_module

@@ -8,12 +8,12 @@ from typing import Any
 import oracle
 import pytest
 import torch
-from schedule_cases import KEPT
 from torch import Tensor
 from trees import tree_of
 
 from loma import pipeline
 from loma.backends.schedule.host_printer import print_lowered
+from schedule_cases import KEPT
 
 READS = """
 def plain(x : In[Tensor[B, C, N]], p : In[IntTensor[B, P]]) -> Tensor[B, C, P]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import oracle
 import pytest
-import torch
 from sampled import diagonals
+import torch
 from schedule_cases import ATTENTION
 from torch import Tensor
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import oracle
 import pytest
-import torch
 from sampled import one_in
+import torch
 from schedule_cases import ATTENTION
 from torch import Tensor
 

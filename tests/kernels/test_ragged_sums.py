@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+
 import pytest
 import torch
 from torch import Tensor

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import torch.nn.functional as F
 from sampled import diagonals, one_in
+import torch.nn.functional as F
 from torch import Tensor
 
 import loma

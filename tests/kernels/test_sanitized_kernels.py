@@ -12,8 +12,9 @@ import functools
 
 import pytest
 import sanitized
-from conftest import ROOT
 from sanitizer_calls import DEFECTS
+
+from conftest import ROOT
 
 pytestmark = pytest.mark.cpu  # the compiler's sanitizers see the CPU
 

@@ -16,8 +16,8 @@ from loma.backends.interpreter import Interpreter
 from loma.core.ir import Module
 from loma.core.printer import print_function
 from loma.core.verify import verify
-from loma.frontend import parse
 from loma.passes import canonical
+from loma.frontend import parse
 
 
 def program(params: str, result: str, *lines: str) -> str:

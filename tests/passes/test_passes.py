@@ -9,17 +9,8 @@ from typing import Any
 
 import pytest
 from changed_programs import (
-    INDEX_POINTS,
-    LAYER_POINTS,
-    OPERATOR_POINTS,
-    TRAP_POINTS,
-    Change,
-    Changed,
-    Point,
-    compare,
-    expected,
-    random_points,
-    verified,
+    INDEX_POINTS, LAYER_POINTS, OPERATOR_POINTS, TRAP_POINTS, Change, Changed, Point, compare,
+    expected, random_points, verified,
 )  # fmt: skip
 from sampled import one_in
 from test_specialise_pass import values_of

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from sampled import diagonals, name_of
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
-from sampled import diagonals, name_of
 from test_loops import program
 
 import loma

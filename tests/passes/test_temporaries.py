@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from sampled import one_in
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
-from sampled import one_in
 from test_loops import program
 
 from loma import passes

@@ -21,19 +21,8 @@ from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule import ir
 from loma.backends.schedule.target import CPU
 from loma.core.ir import (
-    INT,
-    POSITIONS,
-    Builtin,
-    Call,
-    Element,
-    Expr,
-    Function,
-    Index,
-    Stmt,
-    TensorType,
-    Type,
-    Var,
-    is_tensor_function,
+    INT, POSITIONS, Builtin, Call, Element, Expr, Function, Index, Stmt, TensorType,
+    Type, Var, is_tensor_function,
 )  # fmt: skip
 
 SERIAL = replace(CPU, threads=False, library=False, vector_bytes=0)

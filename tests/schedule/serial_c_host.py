@@ -27,22 +27,8 @@ from loma.backends.schedule import host, ir
 from loma.backends.schedule.context import FunctionContext
 from loma.core import sizes
 from loma.core.ir import (
-    Assign,
-    Declare,
-    Expr,
-    FloatType,
-    Function,
-    IntConst,
-    IntType,
-    Module,
-    Param,
-    Return,
-    Stmt,
-    TensorType,
-    Type,
-    Var,
-    Zero,
-    is_tensor_function,
+    Assign, Declare, Expr, FloatType, Function, IntConst, IntType, Module, Param, Return, Stmt,
+    TensorType, Type, Var, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.core.walk import free_variables
 

@@ -14,9 +14,6 @@ import numpy as np
 import pytest
 from index_cases import CASES as INDEX_CASES
 from schedule_cases import CASES as SCHEDULE_CASES
-from tree_host import LoweredInterpreter
-from tree_loops import run_tree
-from tree_memory import Machine
 from tree_runs import REFUSED, arguments, compare
 from trees import changed, tree_of
 
@@ -24,6 +21,9 @@ from loma import pipeline
 from loma.backends import registry
 from loma.backends.interpreter import Interpreter
 from loma.backends.interpreter.frame import Frame
+from tree_host import LoweredInterpreter
+from tree_memory import Machine
+from tree_loops import run_tree
 from loma.backends.schedule import rewrites
 from loma.backends.schedule.host import HostNode
 from loma.backends.schedule.ir import InPlace, Kind, Let, Loop, Node, Parallel, Store
@@ -33,16 +33,7 @@ from loma.backends.schedule.verify import verify_tree
 from loma.backends.schedule.walk import declared, mentioned, nodes
 from loma.core import builder
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Binary,
-    Expr,
-    Function,
-    Index,
-    IntConst,
-    Module,
-    TensorType,
-    Var,
+    FLOAT, INT, Binary, Expr, Function, Index, IntConst, Module, TensorType, Var,
     is_tensor_function,
 )  # fmt: skip
 from loma.core.walk import aggregates

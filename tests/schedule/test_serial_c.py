@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sampled import one_in
 from conftest import ROOT
 from pages import BLOCK, programs
-from sampled import one_in
 from serial_c_host import SerialC, arguments
 
 from loma import errors, pipeline

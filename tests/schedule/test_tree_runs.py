@@ -18,9 +18,6 @@ from oracle import entry
 from sampled import one_in
 from schedule_cases import CASES as SCHEDULE_CASES
 from trap_cases import TRAPS
-from tree_host import LoweredInterpreter
-from tree_loops import run_tree
-from tree_memory import Machine, TreeError
 from tree_runs import arguments, compare, run_program
 from trees import Change, changed, nodes_of, of, tree_of
 
@@ -30,6 +27,9 @@ from loma.backends import registry
 from loma.backends.cfamily.device import Device
 from loma.backends.interpreter import Interpreter
 from loma.backends.interpreter.frame import Frame
+from tree_host import LoweredInterpreter
+from tree_memory import Machine, TreeError
+from tree_loops import run_tree
 from loma.backends.lowering import index_statements
 from loma.backends.schedule import host, ir
 from loma.core import builder

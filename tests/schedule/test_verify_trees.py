@@ -10,48 +10,14 @@ import pytest
 from loma.backends.kernels.ir import Kernel, Panels
 from loma.backends.schedule import host, ir
 from loma.backends.schedule.ir import (
-    Accumulator,
-    Check,
-    Compare,
-    Each,
-    Fill,
-    Groups,
-    InPlace,
-    Lanes,
-    Lazy,
-    Let,
-    Loop,
-    Narrow,
-    Node,
-    Note,
-    Parallel,
-    Store,
-    StoreLanes,
-    Stretch,
-    Tiles,
-    Total,
-    UpdateLanes,
-    Variable,
+    Accumulator, Check, Compare, Each, Fill, Groups, InPlace, Lanes, Lazy, Let, Loop, Narrow, Node,
+    Note, Parallel, Store, StoreLanes, Stretch, Tiles, Total, UpdateLanes, Variable,
 )  # fmt: skip
 from loma.backends.schedule.verify import VerificationError, verify_tree
 from loma.backends.schedule.verify_host import verify_lowered
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    Axis,
-    Builtin,
-    Expr,
-    FloatConst,
-    For,
-    Function,
-    Index,
-    IntConst,
-    Param,
-    Reduce,
-    TensorType,
-    Type,
-    Var,
+    FLOAT, INT, Assign, Axis, Builtin, Expr, FloatConst, For, Function, Index, IntConst, Param,
+    Reduce, TensorType, Type, Var,
 )  # fmt: skip
 
 ZERO, ONE, HALF = IntConst(0), IntConst(1), FloatConst(0.5)

@@ -17,16 +17,7 @@ from loma import runtime_errors
 from loma.ad import differentiate
 from loma.backends.c import Options, build, generate
 from loma.core.ir import (
-    ArrayType,
-    Call,
-    FloatType,
-    Function,
-    IntType,
-    MakeStruct,
-    Module,
-    Struct,
-    StructType,
-    Type,
+    ArrayType, Call, FloatType, Function, IntType, MakeStruct, Module, Struct, StructType, Type,
 )  # fmt: skip
 from loma.core.verify import verify
 from loma.foreign import Error

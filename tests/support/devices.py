@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+
 autocast = "cpu"  # the type of device whose calls are cast
 
 

@@ -14,44 +14,17 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 import numpy as np
-from tree_memory import Elements, Machine, TreeError, Variables
-from tree_reductions import UPDATE, Extreme, Registers, Team, initial, is_int, poison
 
 from loma.arithmetic import grids as arith
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
+from tree_memory import Elements, Machine, TreeError, Variables
+from tree_reductions import UPDATE, Extreme, Registers, Team, initial, is_int, poison
 from loma.backends.schedule import ir
 from loma.backends.schedule.ir import (
-    Accumulator,
-    AllReduce,
-    Blocks,
-    Check,
-    Compare,
-    Each,
-    Fill,
-    Groups,
-    If,
-    InPlace,
-    Kind,
-    Lanes,
-    Lazy,
-    Let,
-    Loop,
-    Narrow,
-    Node,
-    Note,
-    Parallel,
-    Part,
-    Store,
-    StoreLanes,
-    Stretch,
-    Test,
-    Tiles,
-    Total,
-    Transpose,
-    UpdateLanes,
-    Variable,
-    dtype_of,
+    Accumulator, AllReduce, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes,
+    Lazy, Let, Loop, Narrow, Node, Note, Parallel, Part, Store, StoreLanes, Stretch, Test, Tiles,
+    Total, Transpose, UpdateLanes, Variable, dtype_of,
 )  # fmt: skip
 from loma.backends.schedule.printer import head
 from loma.backends.schedule.walk import nodes

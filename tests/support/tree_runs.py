@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from oracle import plain
-from tree_host import LoweredInterpreter
 from trees import tree_of
 
 from loma import passes, pipeline
@@ -18,6 +17,7 @@ from loma.backends.cfamily.device import Device
 from loma.backends.interpreter import Interpreter
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
+from tree_host import LoweredInterpreter
 from loma.core.ir import Function, IntType, Module, TensorType, Var, is_tensor_function
 from loma.core.sizes import bindings
 from loma.core.walk import aggregates

@@ -15,40 +15,15 @@ from dataclasses import dataclass, field, replace
 
 from loma.backends.kernels.fuse import fuse
 from loma.backends.kernels.ir import (
-    Carrying,
-    Chain,
-    Kernel,
-    Nested,
-    Panels,
-    Step,
-    Sweep,
-    temporaries,
+    Carrying, Chain, Kernel, Nested, Step, Panels, Sweep, temporaries,
 )  # fmt: skip
-from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.pairs import Pairs
+from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.sharing import Library
 from loma.core import builder as b
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    Axis,
-    Declare,
-    Expr,
-    FloatConst,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Select,
-    Stmt,
-    TensorType,
-    Var,
-    Zero,
-    is_tensor_function,
+    FLOAT, INT, Assign, Axis, Declare, Expr, FloatConst, For, Function, If, Index, IndexAssign,
+    IntConst, Module, Select, Stmt, TensorType, Var, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import blocks, map_blocks, map_children, map_expressions, statements

@@ -16,8 +16,8 @@ from pathlib import Path
 import filelock  # noqa: F401  (imported later, a process of another user might not find it)
 import pytest
 from click.testing import CliRunner
-from conftest import ROOT
 
+from conftest import ROOT
 from loma import cache, config
 from loma.cache import roots as cache_roots
 from loma.errors import CacheError, SettingError

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from conftest import ROOT
 
+from conftest import ROOT
 from loma import cache
 from loma.cache import pruning as cache_pruning
 from loma.errors import SettingError

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from conftest import ROOT
 
 ROWS = {"python3.12", "python3.13", "torch2.6", "torch-newest", "clang", "baseline", "aarch64"}

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 import setuptools
-from conftest import ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from conftest import ROOT
 
 INSTALL = "python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e "
 README_COMMANDS = (

@@ -18,9 +18,9 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
 import loma
+from conftest import ROOT
 from loma.backends.scalar import extension
 
 PROGRAMS = {

@@ -10,6 +10,7 @@ from typing import Any
 
 import fresh
 import pytest
+
 from conftest import ROOT
 
 from loma.frontend import parse

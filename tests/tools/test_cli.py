@@ -16,9 +16,9 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
-from conftest import ROOT
 
 import loma
+from conftest import ROOT
 from loma import pipeline
 from loma.tools import cli
 from loma.tools.check import GradientReport, check_gradients

@@ -11,10 +11,10 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
-from conftest import ROOT
 
 import capsnet_loma.commands.cli
 import loma.tools.cli
+from conftest import ROOT
 from loma.tools.cli_numbers import Real, Whole
 
 PROGRAM = """\

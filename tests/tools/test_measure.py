@@ -10,8 +10,8 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT
 
+from conftest import ROOT
 from loma.tools import measure
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from conftest import ROOT
 
 HEAD = "def {}(x : In[Tensor[N, D]], w : In[Tensor[D]]) -> Tensor[N, D]:\n"

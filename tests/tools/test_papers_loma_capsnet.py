@@ -8,6 +8,7 @@ from typing import Any
 
 import fresh
 import pytest
+
 from conftest import ROOT
 
 SCRIPT = ROOT / "benchmarks" / "papers" / "loma_capsnet.py"

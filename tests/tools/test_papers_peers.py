@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT
 from oracle import Program, check
+
+from conftest import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import fresh
 import pytest
+
 from conftest import ROOT
 
 FOLDER = ROOT / "benchmarks" / "papers"

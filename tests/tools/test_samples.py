@@ -6,17 +6,7 @@ import pytest
 import torch
 
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    ArrayType,
-    Binary,
-    Element,
-    Expr,
-    Function,
-    IntConst,
-    Param,
-    TensorType,
-    Var,
+    FLOAT, INT, ArrayType, Binary, Element, Expr, Function, IntConst, Param, TensorType, Var,
 )  # fmt: skip
 from loma.frontend import parse
 from loma.tools.samples import Given, SampleError, sample_arguments

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loma import errors
-from loma.backends import torch as libtorch
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.registry import CPU
+from loma.backends import torch as libtorch
 from loma.backends.torch import codegen
 from loma.backends.torch.ops import ROWS
 from loma.core.ops import OPS

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT
 
 import loma
+from conftest import ROOT
 from loma import In, Tensor, rev_diff, softmax
 from loma.core.builtins import BUILTINS
 from loma.core.definitions import OPERATORS

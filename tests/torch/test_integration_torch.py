@@ -8,8 +8,8 @@ from typing import Any
 
 import oracle
 import pytest
-import torch
 from sampled import one_in
+import torch
 from torch import Tensor
 
 import loma

@@ -14,9 +14,9 @@ from typing import Any
 import fresh
 import pytest
 import torch
-from conftest import ROOT
 
 import loma
+from conftest import ROOT
 from loma import config
 from loma.backends import compilers, toolchain
 from loma.backends.torch.files import RUNTIME_FOLDERS, quoted, runtime_file

@@ -14,12 +14,12 @@ from typing import Any
 
 import fresh
 import pytest
-import torch
-from conftest import ROOT
 from sampled import diagonals
+import torch
 from torch import Tensor, nn
 
 import loma
+from conftest import ROOT
 
 # (loma's class, torch's class, arguments)
 SETTINGS: dict[str, tuple[Any, Any, dict[str, Any]]] = {

@@ -13,9 +13,9 @@ from typing import Any
 
 import fresh
 import pytest
-from conftest import ROOT
 
 import loma
+from conftest import ROOT
 from loma import config, specialise
 
 pytestmark = pytest.mark.cpu  # those of GPUs are in tests/cuda

@@ -12,10 +12,10 @@ from typing import Any
 import fresh
 import pytest
 import torch
-from conftest import ROOT
 
 import loma
 import loma.compat
+from conftest import ROOT
 from loma import errors
 from loma.ad.tensor.derivatives import TensorDerivatives
 

@@ -14,8 +14,8 @@ import fresh
 import pytest
 import torch
 from torch import Tensor
-from torch.func import grad, hessian, jacfwd, jacrev, linearize, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.func import grad, hessian, jacfwd, jacrev, linearize, vmap
 
 import loma
 

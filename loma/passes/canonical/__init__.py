@@ -7,44 +7,44 @@ from typing import get_args
 from loma import config
 from loma.core.ir import Module, ReduceKind
 from loma.core.walk import map_tensor_functions
-from loma.passes.additions import totals as totals
 from loma.passes.canonical.alike import alike as alike
+from loma.passes.canonical.dimensions.channels import channels as channels
 from loma.passes.canonical.conditions import conditions as conditions
 from loma.passes.canonical.copies import copies as copies
 from loma.passes.canonical.costly import costly as costly
-from loma.passes.canonical.dimensions.channels import channels as channels
-from loma.passes.canonical.dimensions.joins import joins as joins
-from loma.passes.canonical.dimensions.layouts import layouts as layouts
-from loma.passes.canonical.dimensions.pieces import pieces as pieces
-from loma.passes.canonical.dimensions.quotients import quotients as quotients
-from loma.passes.canonical.dimensions.shapes import shapes as shapes
-from loma.passes.canonical.dimensions.turns import turns as turns
-from loma.passes.canonical.dimensions.units import units as units
+from loma.passes.canonical.recurrences.cumulative import cumulative as cumulative
+from loma.passes.canonical.recurrences.cut import whole_ranges as whole_ranges
+from loma.passes.canonical.recurrences.distribution import distribution as distribution
 from loma.passes.canonical.exponentials import exponentials as exponentials
+from loma.passes.canonical.recurrences.extremes import extremes as extremes
 from loma.passes.canonical.factor import factor as factor
+from loma.passes.canonical.recurrences.gathering import gathering as gathering
 from loma.passes.canonical.groups import groups as groups
 from loma.passes.canonical.increments import increments as increments
 from loma.passes.canonical.inline import inline as inline
 from loma.passes.canonical.invariants import invariants as invariants
+from loma.passes.canonical.dimensions.joins import joins as joins
+from loma.passes.canonical.dimensions.layouts import layouts as layouts
 from loma.passes.canonical.loops import loops as loops
 from loma.passes.canonical.operators import operators as operators
-from loma.passes.canonical.recurrences.cumulative import cumulative as cumulative
-from loma.passes.canonical.recurrences.cut import whole_ranges as whole_ranges
-from loma.passes.canonical.recurrences.distribution import distribution as distribution
-from loma.passes.canonical.recurrences.extremes import extremes as extremes
-from loma.passes.canonical.recurrences.gathering import gathering as gathering
-from loma.passes.canonical.recurrences.rounds import rounds as rounds
-from loma.passes.canonical.recurrences.scans import scans as scans
-from loma.passes.canonical.recurrences.states import states as states
-from loma.passes.canonical.recurrences.stored import stored as stored
-from loma.passes.canonical.recurrences.triangles import triangles as triangles
-from loma.passes.canonical.recurrences.windows import windows as windows
 from loma.passes.canonical.reductions import reductions as reductions
+from loma.passes.canonical.recurrences.rounds import rounds as rounds
 from loma.passes.canonical.scalar_calls import scalar_calls as scalar_calls
+from loma.passes.canonical.recurrences.scans import scans as scans
+from loma.passes.canonical.recurrences.windows import windows as windows
+from loma.passes.canonical.dimensions.pieces import pieces as pieces
+from loma.passes.canonical.dimensions.quotients import quotients as quotients
+from loma.passes.canonical.dimensions.shapes import shapes as shapes
+from loma.passes.canonical.dimensions.turns import turns as turns
+from loma.passes.canonical.recurrences.stored import stored as stored
+from loma.passes.canonical.recurrences.states import states as states
 from loma.passes.canonical.scatters import scatters as scatters
 from loma.passes.canonical.short import short as short
 from loma.passes.canonical.temporaries import temporaries as temporaries
+from loma.passes.canonical.recurrences.triangles import triangles as triangles
+from loma.passes.canonical.dimensions.units import units as units
 from loma.passes.canonical.webs import webs as webs
+from loma.passes.additions import totals as totals
 from loma.passes.first_write import first_write
 from loma.passes.reuse import same_values as same_values
 from loma.passes.zeroing import zeroing

@@ -15,8 +15,7 @@ together: of other sums a library takes each by itself, but not all at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,39 +23,14 @@ from loma.core import bounds, sizes
 from loma.core import builder as b
 from loma.core.effects import written
 from loma.core.ir import (
-    INT,
-    Assign,
-    Axis,
-    Declare,
-    Expr,
-    Function,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Op,
-    Reduce,
-    Return,
-    Stmt,
-    TensorType,
-    Var,
-    ZeroPad,
-    replace,
+    INT, Assign, Axis, Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Op, Reduce,
+    Return, Stmt, TensorType, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.sizes import IsSize
 from loma.core.walk import (
-    as_part,
-    children,
-    exchanged,
-    expressions,
-    free_variables,
-    map_children,
-    map_expressions,
-    map_tensor_functions,
-    mentioned_names,
-    substitute,
-    walk,
+    as_part, children, exchanged, expressions, free_variables, map_children, map_expressions,
+    map_tensor_functions, mentioned_names, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.groups import copied, in_groups
 from loma.passes.canonical.loops import mentions

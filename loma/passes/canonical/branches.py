@@ -14,22 +14,8 @@ from typing import TypeAlias
 
 from loma.core import builder as b
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    Expr,
-    FloatType,
-    For,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    IntType,
-    Reduce,
-    Stmt,
-    Unary,
-    Var,
-    replace,
+    FLOAT, INT, Assign, Expr, FloatType, For, If, Index, IndexAssign, IntConst, IntType, Reduce,
+    Stmt, Unary, Var, replace,
 )  # fmt: skip
 from loma.core.walk import free_variables, walk
 

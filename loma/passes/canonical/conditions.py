@@ -21,25 +21,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loma.arithmetic.integers import COMPARISONS
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.axes import index_statement, without_idle_axes
 from loma.core.bounds import conjuncts, counted, facts, is_never_negative, room_of, unsaid_of
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    INT, Axis, Binary, Builtin, Call, Expr, FloatConst, For, Function, Index,
-    IndexAssign, IntConst, Module, Reduce, Select, Stmt, Unary, Var, ZeroPad, replace,
+    INT, Axis, Binary, Builtin, Call, Expr, FloatConst, For, Function, Index, IndexAssign, IntConst,
+    Module, Reduce, Select, Stmt, Unary, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.ops import INFIX, divisor
 from loma.core.sizes import IsSize
 from loma.core.walk import (
-    free_variables,
-    map_blocks,
-    map_guarded,
-    map_tensor_functions,
-    reduced_axes,
-    substitute,
-    walk,
+    free_variables, map_blocks, map_guarded, map_tensor_functions, reduced_axes, substitute, walk,
 )  # fmt: skip
 
 

@@ -11,28 +11,12 @@ from __future__ import annotations
 from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    Assign,
-    Declare,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Op,
-    Stmt,
-    TensorType,
-    Var,
+    Assign, Declare, Function, If, Index, IndexAssign, IntConst, Module, Op, Stmt, TensorType, Var,
     replace,
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.core.walk import (
-    free_variables,
-    map_blocks,
-    map_expressions,
-    map_tensor_functions,
-    mentioned_names,
-    statements,
+    free_variables, map_blocks, map_expressions, map_tensor_functions, mentioned_names, statements,
     substitute,
 )  # fmt: skip
 from loma.passes.liveness import covers

@@ -30,34 +30,13 @@ from loma.core.bounds import conjuncts, facts
 from loma.core.builtins import BUILTINS
 from loma.core.effects import written
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Builtin,
-    Call,
-    Expr,
-    FloatConst,
-    FloatType,
-    Function,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Reduce,
-    Select,
-    Stmt,
-    TensorType,
-    Var,
-    replace,
+    INT, Axis, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IndexAssign,
+    IntConst, Module, Reduce, Select, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.sizes import constant, equal
 from loma.core.walk import (
-    free_variables,
-    map_guarded,
-    map_tensor_functions,
-    substitute,
-    variables,
-    walk,
+    free_variables, map_guarded, map_tensor_functions, substitute,
+    variables, walk,
 )  # fmt: skip
 from loma.passes.canonical.hoisting import InBlocks
 from loma.passes.liveness import covers

@@ -6,27 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.axes import terms_of
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Builtin,
-    Call,
-    Expr,
-    Index,
-    Reduce,
-    Select,
-    TensorType,
-    Var,
-    ZeroPad,
+    INT, Axis, Binary, Builtin, Call, Expr, Index, Reduce, Select, TensorType, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.walk import children, free_variables, walk
-from loma.passes.canonical.recurrences.decided import comparisons
 from loma.passes.canonical.recurrences.running import factors
+from loma.passes.canonical.recurrences.decided import comparisons
 from loma.passes.canonical.short import of_neighbours
 
 LARGEST = 24  # nodes of a value that is computed more than once

@@ -16,36 +16,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from loma.core import builder as b
-from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Binary,
-    Builtin,
-    Expr,
-    FloatType,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    Module,
-    NoDiff,
-    Reduce,
-    Select,
-    Stmt,
-    Unary,
-    Var,
-    Zero,
-    replace,
+    FLOAT, INT, Axis, Binary, Builtin, Expr, FloatType, Function, If, Index, IndexAssign, Module,
+    NoDiff, Reduce, Select, Stmt, Unary, Var, Zero, replace,
 )  # fmt: skip
+from loma.core.effects import written
 from loma.core.walk import (
-    blocks,
-    free_variables,
-    map_blocks,
-    map_children,
-    map_tensor_functions,
-    substitute,
+    blocks, free_variables, map_blocks, map_children, map_tensor_functions, substitute,
 )  # fmt: skip
 from loma.passes.liveness import covers
 

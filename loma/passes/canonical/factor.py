@@ -20,31 +20,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from loma.core import bounds, sizes
-from loma.core import builder as b
+from loma.core import builder as b, bounds, sizes
 from loma.core.axes import ranged, target_axes
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Binary,
-    Builtin,
-    Expr,
-    FloatConst,
-    Function,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    NoDiff,
-    Reduce,
-    Select,
-    Stmt,
-    TensorType,
-    Unary,
-    Var,
-    ZeroPad,
-    replace,
+    FLOAT, INT, Axis, Binary, Builtin, Expr, FloatConst, Function, Index, IndexAssign, IntConst,
+    Module, NoDiff, Reduce, Select, Stmt, TensorType, Unary, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.ops import divisor
 from loma.core.sizes import Polynomial

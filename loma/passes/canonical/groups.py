@@ -20,35 +20,12 @@ from loma.core import bounds, sizes
 from loma.core import builder as b
 from loma.core.axes import ranged
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    Axis,
-    Binary,
-    Declare,
-    Expr,
-    For,
-    Function,
-    Index,
-    IndexAssign,
-    Module,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
-    Zero,
-    ZeroPad,
-    replace,
+    FLOAT, INT, Assign, Axis, Binary, Declare, Expr, For, Function, Index, IndexAssign, Module,
+    Reduce, Stmt, TensorType, Var, Zero, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import (
-    as_part,
-    free_variables,
-    map_children,
-    map_tensor_functions,
-    reduced_axes,
-    substitute,
-    walk,
+    as_part, free_variables, map_children, map_tensor_functions, reduced_axes, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.steps import Steps
 from loma.passes.first_write import assigned

@@ -21,42 +21,14 @@ from loma.core.axes import index_statement
 from loma.core.bounds import interval, is_never_negative, stays_inside
 from loma.core.effects import assigned
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    OF_NOTHING,
-    POSITIONS,
-    Assign,
-    Axis,
-    Binary,
-    Call,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Reduce,
-    Stmt,
-    TensorType,
-    Type,
-    Var,
-    Zero,
-    ZeroPad,
-    replace,
+    FLOAT, INT, OF_NOTHING, POSITIONS, Assign, Axis, Binary, Call, Declare, Expr, For, Function, If,
+    Index, IndexAssign, IntConst, Reduce, Stmt, TensorType, Type, Var, Zero, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of, with_own_indices
 from loma.core.ops import divisor
 from loma.core.sizes import affine, constant, count, dims_of, product, size_variables
 from loma.core.walk import (
-    blocks,
-    certain_reads,
-    free_variables,
-    map_blocks,
-    map_guarded,
-    substitute,
-    walk,
+    blocks, certain_reads, free_variables, map_blocks, map_guarded, substitute, walk,
 )  # fmt: skip
 from loma.errors.spans import NOWHERE, Span
 

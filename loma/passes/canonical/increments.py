@@ -11,17 +11,7 @@ from collections.abc import Iterator
 from loma.core import builder as b
 from loma.core.distinct import told_apart
 from loma.core.ir import (
-    Assign,
-    Binary,
-    Expr,
-    FloatType,
-    Index,
-    IndexAssign,
-    IntType,
-    Module,
-    Stmt,
-    Var,
-    replace,
+    Assign, Binary, Expr, FloatType, Index, IndexAssign, IntType, Module, Stmt, Var, replace,
 )  # fmt: skip
 from loma.core.walk import free_variables, map_blocks, map_tensor_functions, root
 

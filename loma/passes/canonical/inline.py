@@ -13,44 +13,14 @@ from collections.abc import Collection
 from loma.core import sizes
 from loma.core.effects import counters, declared, effects, out_places, written
 from loma.core.ir import (
-    INT,
-    Assign,
-    Call,
-    CallStmt,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    IndexAssign,
-    IntConst,
-    IntType,
-    Module,
-    Op,
-    Return,
-    Stmt,
-    TensorType,
-    Unpack,
-    Var,
-    While,
-    Zero,
-    is_tensor_function,
-    replace,
+    INT, Assign, Call, CallStmt, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType,
+    Module, Op, Return, Stmt, TensorType, Unpack, Var, While, Zero, is_tensor_function, replace,
 )  # fmt: skip
 from loma.core.names import Names, axes_of, axis_names, names_of, with_own_indices
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    aggregates,
-    free_variables,
-    map_blocks,
-    map_children,
-    map_expressions,
-    own_names,
-    reads_of_type,
-    root,
-    statements,
-    substitute_type,
-    substitute_typed,
+    aggregates, free_variables, map_blocks, map_children, map_expressions, own_names,
+    reads_of_type, root, statements, substitute_type, substitute_typed,
 )  # fmt: skip
 from loma.passes.fold import folded
 

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.axes import target_axes
 from loma.core.bounds import counted, exists
 from loma.core.ir import (
@@ -26,11 +25,7 @@ from loma.core.ir import (
 from loma.core.names import Names, names_of
 from loma.core.sizes import IsSize
 from loma.core.walk import (
-    free_variables,
-    map_blocks,
-    map_children,
-    map_tensor_functions,
-    walk,
+    free_variables, map_blocks, map_children, map_tensor_functions, walk,
 )  # fmt: skip
 from loma.passes.canonical.hoisting import may_fail
 

@@ -14,55 +14,21 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.axes import ranged, shifted_places
 from loma.core.bounds import ONE, exists, is_never_negative
 from loma.core.distinct import told_apart
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    Axis,
-    Call,
-    Declare,
-    Expr,
-    FloatType,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntType,
-    Module,
-    Op,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
-    Zero,
-    replace,
+    FLOAT, INT, Assign, Axis, Call, Declare, Expr, FloatType, For, Function, If, Index, IndexAssign,
+    IntType, Module, Op, Reduce, Stmt, TensorType, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.names import Names, axes_of, names_of
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    blocks,
-    exchanged,
-    expressions,
-    free_variables,
-    map_blocks,
-    map_children,
-    map_tensor_functions,
-    needed_places,
-    nodes,
-    own_names,
-    reads_of_type,
-    statements,
-    subscript_variables,
-    substitute,
-    variables,
-    walk,
+    blocks, exchanged, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
+    needed_places, nodes, own_names, reads_of_type, statements,
+    subscript_variables, substitute, variables, walk,
 )  # fmt: skip
 from loma.passes.canonical.branches import Facts, without_branches
 from loma.passes.canonical.groups import copied, in_groups, with_groups

@@ -26,67 +26,24 @@ from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    Axis,
-    Binary,
-    BinaryOp,
-    Builtin,
-    Declare,
-    Expr,
-    FloatConst,
-    FloatType,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    IntType,
-    Module,
-    NoDiff,
-    Op,
-    Reduce,
-    ReduceKind,
-    Return,
-    Select,
-    Stmt,
-    TensorType,
-    Type,
-    Unary,
-    Var,
-    Zero,
-    ZeroPad,
-    replace,
+    FLOAT, INT, Assign, Axis, Binary, BinaryOp, Builtin, Declare, Expr, FloatConst, FloatType, For,
+    Function, If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, ReduceKind,
+    Return, Select, Stmt, TensorType, Type, Unary, Var, Zero, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.ops import OPS
+from loma.passes.outer import is_outer
 from loma.core.walk import (
-    expressions,
-    free_variables,
-    map_expressions,
-    map_tensor_functions,
-    nodes,
-    reads_of_type,
-    substitute,
-    walk,
+    expressions, free_variables, map_expressions, map_tensor_functions, nodes, reads_of_type,
+    substitute, walk,
 )  # fmt: skip
+from loma.passes.liveness import set_first
 from loma.passes.canonical.filters import (
-    Window,
-    windows_of,
-    windows_of_parts,
-    windows_of_pool,
+    Window, windows_of, windows_of_parts, windows_of_pool,
 )  # fmt: skip
 from loma.passes.canonical.hoisting import InBlocks
 from loma.passes.canonical.views import (
-    cut_place,
-    element,
-    is_inside,
-    read_through,
-    slice_start,
+    cut_place, element, is_inside, read_through, slice_start,
 )  # fmt: skip
-from loma.passes.liveness import set_first
-from loma.passes.outer import is_outer
 
 _TRIANGLES: dict[str, BinaryOp] = {"tril": "<=", "triu": ">="}  # of the column
 _VIEWS = ("slice", "transpose", "reshape")

@@ -12,17 +12,7 @@ from __future__ import annotations
 from collections import Counter
 
 from loma.core.ir import (
-    FLOAT,
-    Axis,
-    Declare,
-    Function,
-    Index,
-    IndexAssign,
-    Module,
-    Reduce,
-    Stmt,
-    Var,
-    replace,
+    FLOAT, Axis, Declare, Function, Index, IndexAssign, Module, Reduce, Stmt, Var, replace,
 )  # fmt: skip
 from loma.core.walk import free_variables, map_blocks, map_tensor_functions
 from loma.passes.canonical.hoisting import InBlocks

@@ -13,36 +13,12 @@ from collections.abc import Mapping
 
 from loma.core import builder as b
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    Builtin,
-    Call,
-    Declare,
-    Expr,
-    FloatType,
-    Function,
-    If,
-    IndexAssign,
-    IntConst,
-    IntType,
-    Module,
-    Reduce,
-    Return,
-    Stmt,
-    Type,
-    Var,
-    is_tensor_function,
-    replace,
+    FLOAT, INT, Assign, Builtin, Call, Declare, Expr, FloatType, Function, If, IndexAssign,
+    IntConst, IntType, Module, Reduce, Return, Stmt, Type, Var, is_tensor_function, replace,
 )  # fmt: skip
 from loma.core.ops import may_divide_by_zero
 from loma.core.walk import (
-    map_blocks,
-    map_children,
-    map_tensor_functions,
-    substitute,
-    variables,
-    walk,
+    map_blocks, map_children, map_tensor_functions, substitute, variables, walk,
 )  # fmt: skip
 
 _LARGEST = 100  # nodes of an expression that may stand for a call

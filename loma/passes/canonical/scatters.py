@@ -12,21 +12,8 @@ from loma.core import builder as b
 from loma.core.axes import without_idle_axes
 from loma.core.bounds import conjuncts
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Expr,
-    FloatConst,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Select,
-    Stmt,
-    Var,
-    Zero,
-    replace,
+    INT, Axis, Binary, Expr, FloatConst, If, Index, IndexAssign, IntConst, Module, Select, Stmt,
+    Var, Zero, replace,
 )  # fmt: skip
 from loma.core.sizes import constant
 from loma.core.walk import free_variables, map_blocks, map_tensor_functions, variables, walk

@@ -10,32 +10,14 @@ from __future__ import annotations
 
 from functools import partial, reduce
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.axes import terms_of
 from loma.core.ir import (
-    FLOAT,
-    Binary,
-    Expr,
-    FloatConst,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Reduce,
-    Select,
-    Stmt,
-    Unary,
-    Var,
-    ZeroPad,
-    replace,
+    FLOAT, Binary, Expr, FloatConst, Index, IndexAssign, IntConst, Module, Reduce, Select, Stmt,
+    Unary, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.walk import (
-    free_variables,
-    map_blocks,
-    map_children,
-    map_tensor_functions,
-    walk,
+    free_variables, map_blocks, map_children, map_tensor_functions, walk,
 )  # fmt: skip
 
 _SIDE = 4  # that lie side by side; more are a row to a vector

@@ -19,59 +19,24 @@ it is the only one and reads one element in each iteration: ``r[i] = abs(a[i] - 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping, Set as AbstractSet
 from itertools import combinations
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.axes import runs_over, unsaid
 from loma.core.bounds import exists, is_never_negative, stays_inside
 from loma.core.distinct import never_meet, told_apart
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    Axis,
-    Binary,
-    Call,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    IntType,
-    Module,
-    Op,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
-    ZeroPad,
-    replace,
+    FLOAT, INT, Assign, Axis, Binary, Call, Declare, Expr, For, Function, If, Index, IndexAssign,
+    IntConst, IntType, Module, Op, Reduce, Stmt, TensorType, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.ops import PREDICATES
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    children,
-    depth,
-    exchanged,
-    expressions,
-    free_variables,
-    map_blocks,
-    map_children,
-    map_expressions,
-    map_tensor_functions,
-    mentioned_names,
-    own_names,
-    reduced_axes,
-    statements,
-    substitute,
-    walk,
+    children, depth, exchanged, expressions, free_variables, map_blocks, map_children,
+    map_expressions, map_tensor_functions, mentioned_names, own_names, reduced_axes, statements,
+    substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.defined import Definition
 from loma.passes.canonical.recurrences.running import factors, running

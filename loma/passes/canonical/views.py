@@ -7,36 +7,17 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.bounds import counted, is_never_negative
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    Binary,
-    Declare,
-    Expr,
-    For,
-    Function,
-    Index,
-    IntConst,
-    Op,
-    Stmt,
-    TensorType,
-    Var,
-    replace,
+    FLOAT, INT, Assign, Binary, Declare, Expr, For, Function, Index, IntConst, Op, Stmt, TensorType,
+    Var, replace,
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.core.sizes import IsSize
 from loma.core.walk import (
-    map_blocks,
-    map_children,
-    map_expressions,
-    mentioned_names,
-    own_names,
-    statements,
+    map_blocks, map_children, map_expressions, mentioned_names, own_names, statements,
 )  # fmt: skip
 
 ONE = IntConst(1)

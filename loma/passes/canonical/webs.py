@@ -13,33 +13,13 @@ from collections import Counter
 from loma.core import sizes
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    Assign,
-    Axis,
-    Declare,
-    Expr,
-    FloatType,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    Module,
-    Stmt,
-    TensorType,
-    Var,
-    Zero,
-    replace,
+    Assign, Axis, Declare, Expr, FloatType, For, Function, If, Index, IndexAssign, Module, Stmt,
+    TensorType, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.names import Names, axis_names, names_of
 from loma.core.walk import (
-    blocks,
-    map_blocks,
-    map_expressions,
-    map_tensor_functions,
-    mentioned_names,
-    root,
-    statements,
-    substitute,
+    blocks, map_blocks, map_expressions, map_tensor_functions, mentioned_names, root,
+    statements, substitute,
 )  # fmt: skip
 from loma.passes.liveness import covers, set_first
 

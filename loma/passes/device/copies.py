@@ -7,31 +7,13 @@ from collections import Counter
 
 from loma.core.effects import effects, written
 from loma.core.ir import (
-    Assign,
-    Call,
-    Declare,
-    Expr,
-    Function,
-    Index,
-    IndexAssign,
-    Reduce,
-    Return,
-    Stmt,
-    TensorType,
-    Var,
-    replace,
+    Assign, Call, Declare, Expr, Function, Index, IndexAssign, Reduce, Return, Stmt, TensorType,
+    Var, replace,
 )  # fmt: skip
 from loma.core.ops import may_divide_by_zero
 from loma.core.walk import (
-    map_blocks,
-    map_expressions,
-    mentioned_names,
-    own_names,
-    root,
-    statements,
-    substitute,
-    variable_names,
-    walk,
+    map_blocks, map_expressions, mentioned_names, own_names, root, statements, substitute,
+    variable_names, walk,
 )  # fmt: skip
 
 

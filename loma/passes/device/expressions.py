@@ -9,28 +9,9 @@ from loma import errors
 from loma.core import builder as b
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    Call,
-    Declare,
-    Expr,
-    FloatConst,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    NoDiff,
-    Op,
-    Place,
-    Reduce,
-    Stmt,
-    TensorType,
-    TupleType,
-    Type,
-    Var,
-    replace,
+    FLOAT, INT, Assign, Call, Declare, Expr, FloatConst, Function, If, Index, IndexAssign,
+    IntConst, NoDiff, Op, Place,
+    Reduce, Stmt, TensorType, TupleType, Type, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.ops import OPS

@@ -11,25 +11,10 @@ from collections.abc import Iterator
 
 from loma.core.effects import effects
 from loma.core.ir import (
-    Declare,
-    FloatConst,
-    For,
-    Function,
-    IndexAssign,
-    IntConst,
-    Reduce,
-    Stmt,
-    Var,
-    While,
+    Declare, FloatConst, For, Function, IndexAssign, IntConst, Reduce, Stmt, Var, While,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks,
-    expressions,
-    mentioned_names,
-    own_names,
-    root,
-    statements,
-    walk,
+    blocks, expressions, mentioned_names, own_names, root, statements, walk,
 )  # fmt: skip
 from loma.passes.liveness import Liveness
 from loma.passes.serial import is_serial

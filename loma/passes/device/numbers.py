@@ -22,46 +22,13 @@ from typing import Literal, assert_never
 from loma.core import builder as b
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    AtomicAdd,
-    Axis,
-    Call,
-    CallStmt,
-    Declare,
-    Expr,
-    FloatConst,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Pop,
-    Push,
-    Return,
-    Select,
-    Stmt,
-    TensorType,
-    Type,
-    Unary,
-    Unpack,
-    Var,
-    While,
-    Zero,
-    replace,
+    FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatConst, For, Function,
+    If, Index, IndexAssign, IntConst, Module, Pop, Push, Return, Select, Stmt, TensorType, Type,
+    Unary, Unpack, Var, While, Zero, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
-    free_variables,
-    map_expressions,
-    map_tensor_functions,
-    numbered,
-    root,
-    statements,
-    substitute,
+    free_variables, map_expressions, map_tensor_functions, numbered, root, statements, substitute,
 )  # fmt: skip
 from loma.passes.device.copies import early, without_copies
 from loma.passes.device.expressions import FLAG, NUMBER, Expressions, moved

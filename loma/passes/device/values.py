@@ -15,37 +15,12 @@ from collections.abc import Iterator, Mapping
 
 from loma.core.effects import counters, effects, out_places, written_places
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    AtomicAdd,
-    Call,
-    CallStmt,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    Op,
-    Reduce,
-    Stmt,
-    TensorType,
-    Unpack,
-    Var,
-    Zero,
-    is_tensor_function,
+    FLOAT, INT, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If, Index,
+    IndexAssign, Op, Reduce, Stmt, TensorType, Unpack, Var, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.core.names import axis_names
 from loma.core.walk import (
-    blocks,
-    children,
-    free_variables,
-    reads_of_type,
-    root,
-    statements,
-    walk,
+    blocks, children, free_variables, reads_of_type, root, statements, walk,
 )  # fmt: skip
 from loma.passes.device.loops import loops_alone, own_variables
 

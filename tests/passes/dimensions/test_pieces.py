@@ -7,8 +7,8 @@ import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 
 from loma import passes
-from loma.core.ir import For
 from loma.core.printer import print_function, print_module
+from loma.core.ir import For
 from loma.core.walk import statements
 from loma.frontend import parse
 from loma.passes import canonical

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sampled import one_in
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
-from sampled import one_in
 
 from loma import passes
 from loma.core.ir import For, IndexAssign, Module, Reduce
 from loma.core.printer import print_function
 from loma.core.verify import verify
-from loma.core.walk import map_tensor_functions, nodes, statements
-from loma.frontend import parse
 from loma.passes import canonical
 from loma.passes.canonical.recurrences.running import running
+from loma.core.walk import map_tensor_functions, nodes, statements
+from loma.frontend import parse
 
 
 def program(params: str, result: str, *lines: str) -> str:

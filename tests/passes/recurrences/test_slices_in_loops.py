@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from sampled import diagonals, name_of
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
-from sampled import diagonals, name_of
 
 from loma import passes
 from loma.core.printer import print_function

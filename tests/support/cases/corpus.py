@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 
-from conftest import ROOT
 from control_cases import CONTROL
 from index_cases import CASES as INDEX_CASES
 from operator_cases import CASES as OPERATOR_CASES
-from pages import PAGES, programs
 from reverse_cases import CASES as REVERSE_CASES
 from teaching_programs import PROGRAMS as TEACHING
+from pages import PAGES, programs
 from trap_cases import TRAPS
+
+from conftest import ROOT
+
 
 IMPORTS = re.compile(r"^from (?!loma )", re.MULTILINE)  # needs a file beside it
 

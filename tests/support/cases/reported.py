@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+
 from conftest import ROOT
 
 PROGRAMS = ROOT / "tests" / "gradients"

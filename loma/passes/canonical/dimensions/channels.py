@@ -24,35 +24,13 @@ from loma.core import sizes
 from loma.core.axes import ranged
 from loma.core.effects import written
 from loma.core.ir import (
-    INT,
-    POSITIONS,
-    Axis,
-    Binary,
-    Declare,
-    Expr,
-    Function,
-    Index,
-    IndexAssign,
-    Module,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
-    replace,
+    INT, POSITIONS, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, Module, Reduce, Stmt,
+    TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
-    blocks,
-    expressions,
-    free_variables,
-    map_blocks,
-    map_children,
-    map_expressions,
-    map_tensor_functions,
-    numbered,
-    statements,
-    variable_names,
-    walk,
+    blocks, expressions, free_variables, map_blocks, map_children, map_expressions,
+    map_tensor_functions, numbered, statements, variable_names, walk,
 )  # fmt: skip
 from loma.passes.canonical.groups import pair_of
 

@@ -7,26 +7,11 @@ of zeros: so they are spelled without joining.
 
 from __future__ import annotations
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.effects import assigned
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Binary,
-    Declare,
-    Expr,
-    Function,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Op,
-    Stmt,
-    TensorType,
-    Var,
-    replace,
+    FLOAT, INT, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Op,
+    Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import map_children, map_expressions, map_tensor_functions

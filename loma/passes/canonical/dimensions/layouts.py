@@ -15,33 +15,12 @@ from collections.abc import Iterator
 
 from loma.core import sizes
 from loma.core.ir import (
-    Declare,
-    Expr,
-    Function,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Op,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
-    Zero,
-    replace,
+    Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Op, Reduce, Stmt, TensorType,
+    Var, Zero, replace,
 )  # fmt: skip
 from loma.core.walk import (
-    children,
-    expressions,
-    free_variables,
-    map_blocks,
-    map_children,
-    map_expressions,
-    map_tensor_functions,
-    mentioned_names,
-    own_names,
-    statements,
-    variables,
+    children, expressions, free_variables, map_blocks, map_children, map_expressions,
+    map_tensor_functions, mentioned_names, own_names, statements, variables,
 )  # fmt: skip
 from loma.passes.canonical.views import element
 

@@ -14,42 +14,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loma.arithmetic.integers import COMPARISONS
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.axes import index_statement
 from loma.core.bounds import facts, is_never_negative
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Binary,
-    Declare,
-    Expr,
-    Function,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Op,
-    Return,
-    Select,
-    Stmt,
-    TensorType,
-    Var,
-    replace,
+    FLOAT, INT, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Op,
+    Return, Select, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import (
-    free_variables,
-    map_blocks,
-    map_children,
-    map_tensor_functions,
-    mentioned_names,
-    reduced_axes,
-    statements,
-    walk,
+    free_variables, map_blocks, map_children, map_tensor_functions, mentioned_names, reduced_axes,
+    statements, walk,
 )  # fmt: skip
 from loma.passes.canonical.views import element, is_inside, is_view
 

@@ -9,30 +9,14 @@ be computed at once. So are adjoints of what is read at ``i // 4``.
 
 from __future__ import annotations
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Binary,
-    Expr,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Reduce,
-    Stmt,
-    Var,
+    FLOAT, INT, Axis, Binary, Expr, Index, IndexAssign, IntConst, Module, Reduce, Stmt, Var,
     replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
-    free_variables,
-    map_blocks,
-    map_children,
-    map_tensor_functions,
-    reduced_axes,
+    free_variables, map_blocks, map_children, map_tensor_functions, reduced_axes,
 )  # fmt: skip
 
 

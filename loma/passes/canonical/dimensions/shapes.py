@@ -17,50 +17,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.effects import declared, written
 from loma.core.ir import (
-    INT,
-    Assign,
-    Axis,
-    Binary,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Op,
-    Reduce,
-    Return,
-    Stmt,
-    TensorType,
-    Var,
-    While,
-    Zero,
-    ZeroPad,
-    replace,
+    INT, Assign, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst,
+    Module, Op, Reduce, Return, Stmt, TensorType, Var, While, Zero, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
-    children,
-    expressions,
-    free_variables,
-    map_blocks,
-    map_children,
-    map_tensor_functions,
-    mentioned_names,
-    numbered,
-    own_names,
-    statements,
-    subscript_variables,
-    substitute,
-    variables,
-    walk,
+    children, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
+    mentioned_names, numbered, own_names, statements, substitute, subscript_variables,
+    variables, walk,
 )  # fmt: skip
 
 ONE = IntConst(1)

@@ -8,28 +8,12 @@ So are adjoints of what is read at ``(i + 1) % N``.
 
 from __future__ import annotations
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Expr,
-    Index,
-    IndexAssign,
-    Module,
-    Stmt,
-    Unary,
-    Var,
-    replace,
+    INT, Axis, Binary, Expr, Index, IndexAssign, Module, Stmt, Unary, Var, replace,
 )  # fmt: skip
 from loma.core.walk import (
-    free_variables,
-    map_blocks,
-    map_children,
-    map_tensor_functions,
-    reduced_axes,
-    substitute,
+    free_variables, map_blocks, map_children, map_tensor_functions, reduced_axes, substitute,
 )  # fmt: skip
 
 

@@ -10,24 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loma.core.ir import (
-    Declare,
-    Expr,
-    Function,
-    Index,
-    IntConst,
-    Module,
-    TensorType,
-    Var,
-    Zero,
-    replace,
+    Declare, Expr, Function, Index, IntConst, Module, TensorType, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.walk import (
-    children,
-    expressions,
-    map_children,
-    map_expressions,
-    map_tensor_functions,
-    statements,
+    children, expressions, map_children, map_expressions, map_tensor_functions, statements,
 )  # fmt: skip
 
 ONE = IntConst(1)

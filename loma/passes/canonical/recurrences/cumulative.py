@@ -6,25 +6,8 @@ from __future__ import annotations
 from loma.core import sizes
 from loma.core.bounds import ONE
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    Axis,
-    Declare,
-    Expr,
-    Function,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Op,
-    Reduce,
-    ReduceKind,
-    Return,
-    Stmt,
-    TensorType,
-    Var,
-    replace,
+    FLOAT, INT, Assign, Axis, Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Op,
+    Reduce, ReduceKind, Return, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.sizes import arith

@@ -16,41 +16,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.effects import assigned, written
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Assign,
-    Axis,
-    Binary,
-    Builtin,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    Module,
-    Reduce,
-    Stmt,
-    Var,
-    replace,
+    FLOAT, INT, Assign, Axis, Binary, Builtin, Declare, Expr, For, Function, If, Index,
+    IndexAssign, Module, Reduce, Stmt, Var, replace,
 )  # fmt: skip
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    expressions,
-    free_variables,
-    map_blocks,
-    map_children,
-    map_expressions,
-    map_tensor_functions,
-    own_names,
-    statements,
-    substitute,
-    walk,
+    expressions, free_variables, map_blocks, map_children, map_expressions,
+    map_tensor_functions, own_names, statements, substitute, walk,
 )  # fmt: skip
 
 _NEUTRAL = {"sum": 0.0, "prod": 1.0}

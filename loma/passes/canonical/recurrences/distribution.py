@@ -22,33 +22,13 @@ from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    INT,
-    Builtin,
-    Declare,
-    For,
-    Function,
-    Index,
-    IndexAssign,
-    Module,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
+    INT, Builtin, Declare, For, Function, Index, IndexAssign, Module, Reduce, Stmt, TensorType, Var,
     replace,
 )  # fmt: skip
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    as_part,
-    free_variables,
-    is_element_of,
-    map_blocks,
-    map_expressions,
-    map_tensor_functions,
-    mentioned_names,
-    nodes,
-    statements,
-    subscript_variables,
-    walk,
+    as_part, free_variables, is_element_of, map_blocks, map_expressions, map_tensor_functions,
+    mentioned_names, nodes, statements, subscript_variables, walk,
 )  # fmt: skip
 from loma.passes.canonical.loops import mentions, without_loops
 from loma.passes.canonical.recurrences.running import factors

@@ -10,38 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    INT,
-    Assign,
-    Axis,
-    Builtin,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Op,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
-    replace,
+    INT, Assign, Axis, Builtin, Expr, For, Function, If, Index, IndexAssign, IntConst, Module, Op,
+    Reduce, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
-    free_variables,
-    map_blocks,
-    map_tensor_functions,
-    mentioned_names,
-    root,
-    substitute,
-    walk,
+    free_variables, map_blocks, map_tensor_functions, mentioned_names, root, substitute, walk,
 )  # fmt: skip
 
 

@@ -19,42 +19,17 @@ from collections.abc import Iterator
 from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    INT,
-    Assign,
-    Axis,
-    Call,
-    Declare,
-    Expr,
-    For,
-    Function,
-    Index,
-    IndexAssign,
-    Module,
-    Op,
-    Reduce,
-    Stmt,
-    TensorType,
-    Var,
-    replace,
+    INT, Assign, Axis, Call, Declare, Expr, For, Function, Index, IndexAssign, Module, Op, Reduce,
+    Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
-    as_part,
-    expressions,
-    free_variables,
-    map_tensor_functions,
-    mentioned_names,
-    statements,
-    subscript_variables,
-    substitute,
-    walk,
+    as_part, expressions, free_variables, map_tensor_functions, mentioned_names,
+    statements, subscript_variables, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.loops import mentions, without_loops
 from loma.passes.canonical.recurrences.distribution import (
-    LeavingLoops,
-    is_elementwise,
-    number_of_loops,
-    with_dimension,
+    LeavingLoops, is_elementwise, number_of_loops, with_dimension,
 )  # fmt: skip
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import covers, set_first

@@ -16,29 +16,11 @@ from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.distinct import unproved
 from loma.core.ir import (
-    FLOAT,
-    Axis,
-    Binary,
-    Builtin,
-    Call,
-    Expr,
-    Index,
-    IndexAssign,
-    Reduce,
-    Select,
-    Stmt,
-    Unary,
-    Var,
+    FLOAT, Axis, Binary, Builtin, Call, Expr, Index, IndexAssign, Reduce, Select, Stmt, Unary, Var,
     replace,
 )  # fmt: skip
 from loma.core.walk import (
-    free_variables,
-    is_element_of,
-    map_children,
-    mentioned_names,
-    own_names,
-    substitute,
-    walk,
+    free_variables, is_element_of, map_children, mentioned_names, own_names, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.recurrences.running import running
 

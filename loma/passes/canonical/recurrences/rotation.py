@@ -14,30 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.bounds import ONE, ZERO
 from loma.core.effects import written
 from loma.core.ir import (
-    INT,
-    Assign,
-    Expr,
-    For,
-    Function,
-    If,
-    IndexAssign,
-    Stmt,
-    Var,
-    Zero,
-    replace,
+    INT, Assign, Expr, For, Function, If, IndexAssign, Stmt, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import (
-    free_variables,
-    map_blocks,
-    own_names,
-    statements,
-    substitute,
+    free_variables, map_blocks, own_names, statements, substitute,
 )  # fmt: skip
 from loma.passes.canonical.copies import without_constant_conditions
 from loma.passes.canonical.recurrences.decided import decided

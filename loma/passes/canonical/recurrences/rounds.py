@@ -16,40 +16,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.bounds import exists
 from loma.core.effects import written
 from loma.core.ir import (
-    INT,
-    Call,
-    Declare,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Op,
-    Reduce,
-    Stmt,
-    Var,
-    While,
-    replace,
+    INT, Call, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst, Module, Op, Reduce,
+    Stmt, Var, While, replace,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks,
-    expressions,
-    free_variables,
-    map_blocks,
-    map_tensor_functions,
-    mentioned_names,
-    needed_places,
-    statements,
-    subscript_variables,
-    walk,
+    blocks, expressions, free_variables, map_blocks, map_tensor_functions, mentioned_names,
+    needed_places, statements, subscript_variables, walk,
 )  # fmt: skip
 from loma.passes.canonical.recurrences.rotation import rotated
 from loma.passes.liveness import CallModes, Liveness

@@ -10,19 +10,8 @@ from loma.core import builder as b
 from loma.core import sizes
 from loma.core.bounds import ONE, ZERO
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Binary,
-    Builtin,
-    Expr,
-    FloatConst,
-    IntConst,
-    NoDiff,
-    Reduce,
-    ReduceKind,
-    Unary,
-    Var,
+    FLOAT, INT, Axis, Binary, Builtin, Expr, FloatConst, IntConst, NoDiff, Reduce, ReduceKind,
+    Unary, Var,
 )  # fmt: skip
 from loma.core.sizes import arith
 from loma.core.walk import free_variables, substitute

@@ -24,44 +24,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from itertools import takewhile
 
-from loma.core import bounds, sizes
-from loma.core import builder as b
+from loma.core import bounds, builder as b, sizes
 from loma.core.axes import runs_over
 from loma.core.bounds import ONE, ZERO
 from loma.core.ir import (
-    INT,
-    OF_NOTHING,
-    Axis,
-    Binary,
-    Builtin,
-    Declare,
-    Element,
-    Expr,
-    FloatConst,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Reduce,
-    Select,
-    Stmt,
-    TensorType,
-    Type,
-    Var,
-    Zero,
-    replace,
+    INT, OF_NOTHING, Axis, Binary, Builtin, Declare, Element, Expr, FloatConst, For, Function, If,
+    Index, IndexAssign, IntConst, Reduce, Select, Stmt, TensorType, Type, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.sizes import arith
 from loma.core.walk import (
-    children,
-    declared_and_used,
-    exchanged,
-    free_variables,
-    map_blocks,
-    reads_of_type,
-    substitute,
+    children, declared_and_used, exchanged, free_variables, map_blocks, reads_of_type, substitute,
 )  # fmt: skip
 from loma.errors.spans import NOWHERE
 from loma.passes.canonical.recurrences.readers import Made, Reader, readers

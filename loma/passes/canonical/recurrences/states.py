@@ -12,32 +12,13 @@ from __future__ import annotations
 
 from loma.core import builder as b
 from loma.core.ir import (
-    INT,
-    Axis,
-    Binary,
-    Declare,
-    Expr,
-    For,
-    Function,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Op,
-    Return,
-    Stmt,
-    TensorType,
-    Var,
-    replace,
+    INT, Axis, Binary, Declare, Expr, For, Function, Index, IndexAssign, IntConst, Module, Op,
+    Return, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.sizes import arith, constant, dims_of, equal, size_variables
 from loma.core.walk import (
-    map_children,
-    map_tensor_functions,
-    mentioned_names,
-    root,
-    variables,
+    map_children, map_tensor_functions, mentioned_names, root, variables,
 )  # fmt: skip
 from loma.passes.canonical.views import element, slice_start
 from loma.passes.liveness import covers

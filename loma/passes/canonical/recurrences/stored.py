@@ -15,34 +15,13 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.ir import (
-    INT,
-    Assign,
-    Builtin,
-    Declare,
-    Expr,
-    For,
-    Function,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Op,
-    Return,
-    Stmt,
-    TensorType,
-    Var,
-    replace,
+    INT, Assign, Builtin, Declare, Expr, For, Function, Index, IndexAssign, IntConst, Module, Op,
+    Return, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.walk import (
-    free_variables,
-    map_blocks,
-    map_tensor_functions,
-    mentioned_names,
-    own_names,
-    statements,
+    free_variables, map_blocks, map_tensor_functions, mentioned_names, own_names, statements,
     substitute,
 )  # fmt: skip
 from loma.passes.liveness import covers

@@ -13,42 +13,20 @@ As one reduction for each element they need no loops over single statements, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping, Set as AbstractSet
 from dataclasses import dataclass
 
 from loma.core import bounds, sizes
 from loma.core import builder as b
 from loma.core.ir import (
-    INT,
-    OF_NOTHING,
-    Axis,
-    Binary,
-    Expr,
-    For,
-    Function,
-    If,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Reduce,
-    Select,
-    Stmt,
-    TensorType,
-    Unary,
-    Var,
-    replace,
+    INT, OF_NOTHING, Axis, Binary, Expr, For, Function, If, Index, IndexAssign, IntConst, Module,
+    Reduce, Select, Stmt, TensorType, Unary, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import (
-    free_variables,
-    map_blocks,
-    map_children,
-    map_tensor_functions,
-    substitute,
-    variables,
+    free_variables, map_blocks, map_children, map_tensor_functions,
+    substitute, variables,
 )  # fmt: skip
 from loma.passes.canonical.recurrences.decided import comparisons
 

@@ -12,26 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from loma.core import builder as b
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.axes import FEW, terms_of
 from loma.core.distinct import told_apart
 from loma.core.ir import (
-    FLOAT,
-    INT,
-    Axis,
-    Builtin,
-    Expr,
-    FloatType,
-    Function,
-    Index,
-    IndexAssign,
-    IntConst,
-    Module,
-    Reduce,
-    Stmt,
-    Var,
-    replace,
+    FLOAT, INT, Axis, Builtin, Expr, FloatType, Function, Index, IndexAssign, IntConst, Module,
+    Reduce, Stmt, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import map_blocks, map_children, map_tensor_functions, substitute, walk
