@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from loma import cache, config
 from loma.core.saving import Save
 from loma.errors import NotDifferentiable, UserWarning
-from loma.functions import Functions, LomaModule, Record
-from loma.program import NotBatchable, Program, default_real, read
+from loma.functions import Functions, LomaModule
+from loma.program import NotBatchable, Program, Record, default_real, read
 from loma.reports import public, show_warnings
 from loma.tuning.state import Tune, checked
 

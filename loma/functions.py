@@ -7,19 +7,16 @@ import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loma import listings
 from loma.errors import suggest
 from loma.listings import Listing
 from loma.packed_calls import shown
+from loma.program import Program, Record
 from loma.reports import public
 from loma.structs import struct_classes
 
-if TYPE_CHECKING:
-    from loma.program import Program
-
-Record = dict[str, Any]  # of a module; see loma.compiler
 Functions = Mapping[str, Callable[..., Any]]
 
 
@@ -162,7 +159,6 @@ def restored(program: Record, function: str | None = None) -> Any:
     """What a pickle has for a module, or for a function of it: files hold this name, and what
     Program.record gives. It compiles nothing. ValueError for what no loma has written."""
     from loma.compiler import known
-    from loma.program import Program
 
     module = known(Program.of(program))
     if function is None:

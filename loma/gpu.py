@@ -18,8 +18,7 @@ from loma.reports import public
 
 if TYPE_CHECKING:
     from loma.backends.torch.parts import Real
-    from loma.functions import Record
-    from loma.program import Program
+    from loma.program import Program, Record
 
 
 @public

@@ -7,7 +7,7 @@ import re
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loma import cache, config
 from loma.core.saving import SAVES, Save
@@ -16,8 +16,9 @@ from loma.errors.excerpts import Text, printable
 
 if TYPE_CHECKING:
     from loma.backends.torch.parts import Real
-    from loma.functions import Record
     from loma.pipeline import Made, Optimised
+
+Record = dict[str, Any]  # of a program or a compiled module, as JSON or a pickle has it
 
 _STAGE_FILE = "stage.pickle"
 

@@ -13,7 +13,8 @@ from loma import gpu, listings, runtime_errors
 from loma.backends.compilers import LIBRARY_FILE
 from loma.backends.scalar import TAKE_FAILURE, entry_name, extension, on_gpu
 from loma.backends.scalar.layout import Types
-from loma.functions import Record, described, reduced
+from loma.functions import described, reduced
+from loma.program import Record
 
 if TYPE_CHECKING:
     from loma.functions import LomaModule

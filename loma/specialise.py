@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     import ctypes
 
     from loma.backends.schedule.choices import Taken
-    from loma.functions import LomaModule, Record
-    from loma.program import Program
+    from loma.functions import LomaModule
+    from loma.program import Program, Record
     from loma.tuning.results import Result
 
 _FIELDS = ("operator", "function", "sizes", "dtype", "object", "seconds", "choices", "device")
