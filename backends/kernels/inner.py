@@ -28,6 +28,7 @@ from loma.backends.kernels.private import at_index
 from loma.backends.kernels.rounds import forms, written_out
 from loma.backends.kernels.sharing import forms_along, index_assigns, opened, reads_tensors
 from loma.core import sizes
+from loma.core.bounds import ZERO
 from loma.core.effects import counters, written
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Expr, If, Index, IndexAssign, IntConst, Reduce, Stmt, TensorType, Var,
@@ -42,7 +43,6 @@ from loma.core.walk import (
 from loma.passes.liveness import Liveness
 
 PARTS = 16  # of a sum, which teams of threads have at most
-_ZERO = IntConst(0)
 _INDEX = Var("@index", INT)  # stands for the shared index
 
 
@@ -333,7 +333,7 @@ def _runs(
         for branch, inner in enumerate(blocks(stmt)):
             more: tuple[Expr, ...] = ()
             if isinstance(stmt, If) and variable_names(stmt.cond).isdisjoint(changed):
-                more = (Binary("==", stmt.cond, _ZERO, INT) if branch else stmt.cond,)
+                more = (Binary("==", stmt.cond, ZERO, INT) if branch else stmt.cond,)
             yield from _runs(inner, changed, (*under, *more))
 
 
@@ -400,7 +400,7 @@ class _Loop:
         mine = Var(self._names.fresh(f"{called}_own"), TensorType(extents))
         parts = Var(self._names.fresh(f"{called}_parts"), TensorType((IntConst(PARTS), *extents)))
         place = tuple(Var(axis.name, INT) for axis in ordered)
-        total = Index(parts, (_ZERO, *place), FLOAT)
+        total = Index(parts, (ZERO, *place), FLOAT)
         behind = IndexAssign(target, stmt.op, total, ordered, stmt.span, number=stmt.number)
         self._sums.append(InnerSum(mine, parts, behind))
         return replace(self._with_rows(plain, name), target=Index(mine, place, FLOAT))

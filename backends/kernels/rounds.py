@@ -14,28 +14,15 @@ from collections.abc import Callable
 
 from loma.backends.kernels.sharing import reads_tensors
 from loma.core import sizes
+from loma.core.bounds import ONE, ZERO
 from loma.core.effects import written
 from loma.core.ir import (
-    INT,
-    Assign,
-    Binary,
-    Builtin,
-    Expr,
-    For,
-    If,
-    IndexAssign,
-    IntConst,
-    Stmt,
-    Var,
-    Zero,
-    replace,
-)
+    INT, Assign, Binary, Builtin, Expr, For, If, IndexAssign, IntConst, Stmt, Var, Zero, replace,
+)  # fmt: skip
 from loma.core.walk import (
     expressions, free_variables, map_blocks, mentioned_names, statements, substitute,
     variable_names, variables,
 )  # fmt: skip
-
-_ZERO, _ONE = IntConst(0), IntConst(1)
 
 
 def forms(body: tuple[Stmt, ...]) -> list[tuple[Stmt, ...]]:
@@ -60,7 +47,7 @@ def _with_last_rounds(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _whole(loop: For, last: For) -> For | None:
-    rounds = Binary("+", loop.extent, _ONE, INT)
+    rounds = Binary("+", loop.extent, ONE, INT)
     match last.extent:
         case Builtin("min", (extent, IntConst(1))) if sizes.equal(extent, rounds) is True:
             pass
@@ -144,8 +131,8 @@ def _with_conditions(
 def _bounds(loop: For) -> tuple[Expr, Expr]:
     """Conditions for all rounds but the first, and but the last."""
     counter = Var(loop.counter, INT)
-    up = Binary("<", Binary("+", counter, _ONE, INT), loop.extent, INT)
-    down = Binary(">", counter, _ZERO, INT)
+    up = Binary("<", Binary("+", counter, ONE, INT), loop.extent, INT)
+    down = Binary(">", counter, ZERO, INT)
     return (up, down) if loop.backwards else (down, up)
 
 
