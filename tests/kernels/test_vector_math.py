@@ -4,6 +4,7 @@ result in every lane. Compiled for this processor, and for the least one without
 from __future__ import annotations
 
 import ctypes
+import math
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -28,17 +29,24 @@ SOURCE = """
 #define FUNCTIONS(name) FUNCTION(name, float) FUNCTION(name, double)
 FUNCTIONS(exp) FUNCTIONS(log) FUNCTIONS(tanh) FUNCTIONS(sin) FUNCTIONS(cos) FUNCTIONS(tan)
 FUNCTIONS(asin) FUNCTIONS(acos) FUNCTIONS(atan) FUNCTIONS(sinh) FUNCTIONS(cosh) FUNCTIONS(expm1)
-FUNCTIONS(exp2) FUNCTIONS(log1p) FUNCTIONS(log2)
+FUNCTIONS(exp2) FUNCTIONS(log1p) FUNCTIONS(log2) FUNCTIONS(erfc)
 """
 FLAGS = {
     "native": (*compilers.native_flags(), "-fopenmp-simd"),
     "least": (),
 }
 # Units in the last place; those of the C library's vector versions are what glibc states.
-ALLOWED = {"exp": 1.2, "log": 1.0, "tanh": 2.6} | dict.fromkeys(
+ALLOWED = {"exp": 1.2, "log": 1.0, "tanh": 2.6, "erfc": 4.7} | dict.fromkeys(
     ("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "expm1", "exp2", "log1p", "log2"),
     4.0,
 )
+OWN = ("exp", "log", "tanh", "erfc")  # the others are the C library's
+CASES = [
+    pytest.param(name, dtype, marks=() if name in OWN or name == "sin" else pytest.mark.full)
+    for name in ALLOWED
+    for dtype in (np.float32, np.float64)
+    if (name, dtype) != ("erfc", np.float64)  # the C library's, and nothing wider to compare with
+]
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-310, -1e-310, 1e-45, 1e300, -1e300,
            88.72, 88.73, 89.5, -87.4, -103.9, -104.5, 709.78, 709.79, -708.4, -745.1, -746.5,
            9.0, 20.0, 25.0]  # fmt: skip
@@ -67,30 +75,31 @@ def call(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return run
 
 
+def reference(name: str) -> Callable[[Any], Any]:
+    if name == "erfc":
+        return np.vectorize(math.erfc, otypes=[np.float64])
+    return getattr(np, f"arc{name[1:]}" if name in ("asin", "acos", "atan") else name)
+
+
 def samples(name: str, dtype: Any) -> Any:
     """All orders of magnitude, for sin and its like only those of everyday use."""
     generator = np.random.default_rng(1)
     word = np.uint32 if dtype == np.float32 else np.uint64
     some = generator.integers(0, np.iinfo(word).max, 400_000, dtype=word).view(dtype)
-    parts = [some] if name in ("exp", "log", "tanh") else []
+    parts = [some] if name in OWN else []
     parts += [generator.uniform(-a, a, 100_000) for a in (0.01, 1.0, 30.0, 120.0, 750.0)]
     parts += [1.0 + generator.normal(size=50_000) * s for s in (1e-6, 0.1)]
     return np.concatenate([part.astype(dtype) for part in parts])
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.full if k > 5 else ()) for k, n in enumerate(ALLOWED)],
-)
+@pytest.mark.parametrize(("name", "dtype"), CASES)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_accuracy(call: Function, name: str, dtype: Any) -> None:
     wide = np.float64 if dtype == np.float32 else np.longdouble
     if np.finfo(wide).eps >= np.finfo(dtype).eps:
         pytest.skip("no wider format to compare with")
     x = samples(name, dtype)
-    numpy_name = f"arc{name[1:]}" if name in ("asin", "acos", "atan") else name
-    found, exact = call(name, x), getattr(np, numpy_name)(x.astype(wide))
+    found, exact = call(name, x), reference(name)(x.astype(wide))
     rounded = exact.astype(dtype)
     finite = np.isfinite(rounded) & np.isfinite(found)
     assert np.array_equal(np.isnan(rounded), np.isnan(found))
@@ -101,13 +110,12 @@ def test_accuracy(call: Function, name: str, dtype: Any) -> None:
     assert error.max() <= ALLOWED[name]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", ["exp", "log", "tanh"])
+@pytest.mark.parametrize(("name", "dtype"), [case for case in CASES if case.values[0] in OWN])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_special_values(call: Function, name: str, dtype: Any) -> None:
     x = np.array(SPECIAL, dtype)
     wide = np.float64 if dtype == np.float32 else np.longdouble
-    found, right = call(name, x), getattr(np, name)(x.astype(wide)).astype(dtype)
+    found, right = call(name, x), reference(name)(x.astype(wide)).astype(dtype)
     special = ~np.isfinite(right) | (right == 0)
     assert np.array_equal(found[special], right[special], equal_nan=True)
     known = special & ~np.isnan(right)
@@ -118,7 +126,7 @@ def test_special_values(call: Function, name: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", ["exp", "log", "tanh"])
+@pytest.mark.parametrize("name", OWN)
 def test_every_lane_and_the_remainder_agree(call: Function, name: str, dtype: Any) -> None:
     x = np.random.default_rng(2).uniform(0.01, 5.0, 67).astype(dtype)
     whole = call(name, x)
