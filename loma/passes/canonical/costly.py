@@ -14,8 +14,8 @@ So does a quotient of elements, ``sum(c[i, j] / z[j] * v[j, d] for j in S)``, th
 each ``d``: what is left is a product of two tensors. Of more elements, of which each lacks ``i`` or
 ``d``, those that lack the same are one of the two, as in ``sum(x[i, j] ** 2 * v[j, d] ** 2 for j in
 S)``. What a condition guards stays where it is, but
-for what a tensor holds where the same condition holds, as ``e[i, j] = exp(s[i, j]) if j <= i else
-0.0`` does.
+for what a tensor holds in any case, or where the same condition holds, as ``e[i, j] = exp(s[i, j])
+if j <= i else 0.0`` does.
 """
 
 from __future__ import annotations
@@ -183,8 +183,7 @@ class _Costly(InBlocks):
             if not (lacks or again) or not fits:
                 return self._inside(expr, scope)
             held = self._held[part] = self._made(expr, scope, axes, whole, names)
-        subscripts = tuple(Var(names[k], INT) for k in held.order)
-        return Index(held.tensor, subscripts, expr.type, expr.span)
+        return _element(held, names, expr)
 
     def _made(
         self,
@@ -211,8 +210,11 @@ class _Costly(InBlocks):
         return _Held(var, tuple(names.index(axis.name) for axis in axes), 0)
 
     def _where_held(self, expr: Expr, scope: Scope) -> Expr | None:
-        """A read of the tensor that holds a part where the condition around it holds."""
+        """A read of the tensor that holds a part, always or where the condition around it holds."""
         part, names = self._part(expr, scope)
+        whole = self._held.get(part)
+        if whole is not None and whole.version == self._written[whole.tensor.name]:
+            return _element(whole, names, expr)
         held, cond = self._held_where.get(part, (None, None))
         if held is None or cond is None or held.version != self._written[held.tensor.name]:
             return None
@@ -221,8 +223,7 @@ class _Costly(InBlocks):
         wanted = _facts(substitute(cond, own))
         if not all(any(equal(fact, other) is True for other in known) for fact in wanted):
             return None
-        subscripts = tuple(Var(names[k], INT) for k in held.order)
-        return Index(held.tensor, subscripts, expr.type, expr.span)
+        return _element(held, names, expr)
 
     def _hold(self, stmt: IndexAssign) -> None:
         """Remembers what a statement has written for good."""
@@ -255,6 +256,12 @@ class _Costly(InBlocks):
         versions = tuple((name, self._written[name]) for name in inputs)
         extents = tuple(scope[name].extent for name in names)
         return _Part(substitute(expr, numbers), extents, versions), names
+
+
+def _element(held: _Held, names: tuple[str, ...], part: Expr) -> Expr:
+    """What a tensor holds of a part that has these indices."""
+    subscripts = tuple(Var(names[k], INT) for k in held.order)
+    return Index(held.tensor, subscripts, part.type, part.span)
 
 
 def _factors(product: Expr) -> list[Expr]:

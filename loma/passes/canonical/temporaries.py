@@ -35,8 +35,8 @@ from loma.core.ops import PREDICATES
 from loma.core.sizes import size_variables
 from loma.core.walk import (
     children, depth, exchanged, expressions, free_variables, map_blocks, map_children,
-    map_expressions, map_tensor_functions, mentioned_names, own_names, reduced_axes, statements,
-    substitute, walk,
+    map_expressions, map_tensor_functions, mentioned_names, nodes, own_names, reduced_axes,
+    statements, subscript_variables, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.defined import Definition
 from loma.passes.canonical.recurrences.running import factors, running
@@ -115,6 +115,7 @@ class _Temporaries:
         once = self._every or (found.light and _is_squared(found, alive))
         plain = plain or (once and _reads_at_one_place(found, alive))
         plain = plain or _reads_apart(found.tensor, alive, around or {})
+        plain = plain or (not found.sums and found.light and _holds_a_loop(found, body, around))
         again = _old(found.tensor).name in found.inputs
         used = reads or found.whole is not None
         if not used or not plain or (found.inputs | ({name} if again else set())) & written(alive):
@@ -465,6 +466,20 @@ def _reads_apart(tensor: Var, block: tuple[Stmt, ...], around: Extents) -> bool:
 
 def _undeclared(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     return tuple(s for s in body if not (isinstance(s, Declare) and s.value is None))
+
+
+def _holds_a_loop(found: Definition, block: tuple[Stmt, ...], around: Extents | None) -> bool:
+    """Whether a temporary of each round would have more dimensions, were the loop around the block
+    index statements, than all that has one for the counter: such a loop would stay."""
+    counter = next(reversed(around), None) if around else None
+    if counter is None or counter not in found.inputs:
+        return False
+    told = [
+        len(node.subscripts)
+        for node in nodes(block)
+        if isinstance(node, Index) and counter in subscript_variables(node)
+    ]
+    return len(found.axes) >= max(told, default=0)
 
 
 def _reads_at_one_place(found: Definition, body: tuple[Stmt, ...]) -> bool:
