@@ -121,6 +121,23 @@ def f(x : In[Tensor[N, N]], w : In[Tensor[N, N]], n : In[int]) -> tuple[Tensor[N
     assert print_function(canonical(text)).count("exp(") == many
 
 
+def test_what_is_held_in_any_case_is_read_under_a_condition() -> None:
+    text = """
+def f(x : In[Tensor[N, D]], g : In[Tensor[D]]) -> tuple[Tensor[D], Tensor[N, D]]:
+    y : Tensor[D]
+    z : Tensor[N, D]
+    y[d] += tanh(x[n, d])
+    z[n, d] = tanh(x[n, d]) * g[d] + (1.0 - tanh(x[n, d]) if x[n, d] > 0.0 else 0.0)
+    return y, z
+"""
+    assert print_function(canonical(text)).count("tanh(") == 1
+    changed = text.replace("    z[n, d] =", "    x_1[n, d] = x_1[n, d] + 1.0\n    z[n, d] =")
+    changed = changed.replace("tanh(x[n", "tanh(x_1[n").replace(
+        "    y[d] +=", "    x_1 : Tensor[N, D]\n    x_1[n, d] = exp(x[n, d])\n    y[d] +="
+    )
+    assert print_function(canonical(changed)).count("tanh(") > 1
+
+
 def test_what_was_held_is_not_read_after_a_change() -> None:
     text = """
 def f(x : In[Tensor[N, N]]) -> tuple[Tensor[N, N], Tensor[N, N]]:

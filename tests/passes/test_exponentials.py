@@ -56,6 +56,13 @@ r[i] = 1.0 / sum(e[i, j] for j in M)
 y[i, j] = r[i] * e[i, j]
 """),
     ("logsumexp", "y = exp(x - logsumexp(x, [1], keepdim=True))"),
+    ("scaled", """
+m : Tensor[N]
+z : Tensor[N]
+m[i] = max(x[i, j] for j in M) / 4.0
+z[i] = sum(exp(x[i, j] / 4.0 - m[i]) for j in M)
+y[i, j] = exp(x[i, j] / 4.0 - m[i] - log(z[i]))
+"""),
     ("rows", "for i in range(N):\n    y[i] = exp(x[i] - logsumexp(x[i], [0]))"),
     ("log_softmax", "y = exp(log_softmax(x, 1))"),
     ("log_softmax_named", "l = log_softmax(x, 1)\ny = exp(l)"),
@@ -93,6 +100,27 @@ y[i, j] = exp(x[i, j] - m[i] - 2.0 * log(z[i]))
 """),
 )  # fmt: skip
 ALL = (*SOFTMAX, *OTHERS)
+LOGARITHMS: tuple[tuple[str, str], ...] = (
+    ("operators", "y = log(softmax(x, 1))"),
+    ("statements", LARGEST + SUM + "y[i, j] = log(exp(x[i, j] - m[i]) / z[i])"),
+    (
+        "at_an_index",
+        """
+p : Tensor[N, M] = softmax(x, 1)
+y[i, j] = log(p[i, float2int(x[i, j]) % M])
+""",
+    ),
+    (
+        "in_a_loop",
+        """
+p : Tensor[N, M] = softmax(x, 1)
+for i in range(N):
+    for j in range(M):
+        q : float = p[i, j]
+        y[i, j] = log(q)
+""",
+    ),
+)
 
 
 def text(body: str) -> str:
@@ -114,13 +142,25 @@ def test_the_backward_part_has_none(case: tuple[str, str]) -> None:
     assert "x" not in [param.name for param in backward.params]
 
 
+@pytest.mark.parametrize("case", LOGARITHMS, ids=lambda case: case[0])
+def test_logarithms_of_shares_need_no_exponential(case: tuple[str, str]) -> None:
+    shown = print_function(passes.optimise(parse(text(case[1]))).function("f"))
+    assert (shown.count("exp("), shown.count("log(")) == (1, 1)  # of the sum, and the sum's
+    x = np.array([[800.0, 1.0, -800.0], [1.0, 2.0, 0.5], [math.inf, 1.0, 2.0]])
+    (logs,) = Interpreter(parse(text("y = log_softmax(x, 1)"))).call("f", x)
+    if case[0] == "at_an_index":
+        x, logs = x[:2], np.take_along_axis(logs[:2], np.array([[2, 1, 1], [1, 2, 0]]), 1)
+    (found,) = Interpreter(passes.optimise(parse(text(case[1])))).call("f", x)
+    np.testing.assert_allclose(found, logs, 1e-12)
+
+
 @pytest.mark.parametrize("case", OTHERS, ids=lambda case: case[0])
 def test_what_is_left_alone(case: tuple[str, str]) -> None:
     module = parse(text(case[1]))
     assert passes.canonical.exponentials(module) == module
 
 
-@pytest.mark.parametrize("case", one_in(3, ALL), ids=name_of)
+@pytest.mark.parametrize("case", one_in(3, (*ALL, *LOGARITHMS)), ids=name_of)
 def test_values_and_derivatives(case: tuple[str, str]) -> None:
     name, body = case
     generator = torch.Generator().manual_seed(3)

@@ -54,6 +54,17 @@ z : Tensor[N + 2]
 z[i + 1] = x[i]
 y[i] = sum(z[i + p] * w[p] for p in range(3))
 """, ["y[i] = sum(zero_pad(x[i + p - 1]) * w[p] for p in range(3))"], ((4,), (3,))),
+    ("holds_a_loop", TWO, "N, 2", """
+c : Tensor[M, D]
+for i in range(N):
+    c[j, d] = (a[i, d] - b[j, d]) * b[j, d]
+    y[i, 0] += c[j, d] * c[j, d]
+    y[i, 1] += abs(c[j, d])
+""", [
+    "for i in range(N):",
+    "y[i, 0] += (a[i, d] - b[j, d]) * b[j, d] * ((a[i, d] - b[j, d]) * b[j, d])",
+    "y[i, 1] += abs((a[i, d] - b[j, d]) * b[j, d])",
+], ((3, 2), (4, 2))),
     ("outer_product", "a : In[Tensor[N]], b : In[Tensor[M]], x : In[Tensor[M, D]]", "N, D", """
 c : Tensor[N, M]
 c[i, j] = a[i] * b[j]
@@ -224,6 +235,20 @@ for i in range(N):
     y[i, j] = c[j]
     c[j] = x[i, j] + 1.0
 """, ((3, 2),)),
+    ("as_large_as_what_the_loop_reads", "a : In[Tensor[N, M, D]], b : In[Tensor[M, D]]", "N, 2", """
+c : Tensor[M, D]
+for i in range(N):
+    c[j, d] = (a[i, j, d] - b[j, d]) * b[j, d]
+    y[i, 0] += c[j, d] * c[j, d]
+    y[i, 1] += abs(c[j, d])
+""", ((3, 4, 2), (4, 2))),
+    ("costly_in_a_loop", TWO, "N, 2", """
+c : Tensor[M, D]
+for i in range(N):
+    c[j, d] = exp(a[i, d] - b[j, d])
+    y[i, 0] += c[j, d] * c[j, d]
+    y[i, 1] += abs(c[j, d])
+""", ((3, 2), (4, 2))),
     ("ends_of_its_own", "x : In[Tensor[N]]", "N, 3", """
 c : Tensor[N, 3]
 c[i, j] = x[i]

@@ -4,7 +4,8 @@
 ``m[n]`` the maximum of ``x[n, k]``, is ``exp(x[n, d] - m[n]) / z[n]`` in the canonical form, the
 softmax that it is, without a second exponential. So is the exponential times ``1 / z[n]``. The
 maximum makes ``z`` a number from 1 to the size of D, or NaN, and so is all of that row then in each
-form. ``logsumexp`` takes 0 for a maximum that is not finite; in a row with an infinity, whose own
+form. The logarithm of such a share is ``x[n, d] - m[n] - log(z[n])``, which is finite also where
+the share is too small for a number other than 0. ``logsumexp`` takes 0 for a maximum that is not finite; in a row with an infinity, whose own
 value is NaN, a number whose exponential is infinite becomes NaN, too, instead of 0.
 """
 
@@ -17,12 +18,12 @@ from functools import partial
 
 from loma.core import builder as b
 from loma.core.ir import (
-    FLOAT, INT, Axis, Binary, Builtin, Expr, FloatType, Function, If, Index, IndexAssign, Module,
-    NoDiff, Reduce, Select, Stmt, Unary, Var, Zero, replace,
+    FLOAT, INT, Axis, Binary, Builtin, Expr, FloatConst, FloatType, Function, If, Index,
+    IndexAssign, Module, NoDiff, Reduce, Select, Stmt, TensorType, Unary, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.effects import written
 from loma.core.walk import (
-    blocks, free_variables, map_blocks, map_children, map_tensor_functions, substitute,
+    blocks, free_variables, map_blocks, map_children, map_tensor_functions, substitute, walk,
 )  # fmt: skip
 from loma.passes.liveness import covers
 
@@ -75,6 +76,10 @@ def _expr(expr: Expr, scope: dict[str, Axis], values: Values) -> Expr:
                     continue
                 if values.is_normaliser(total, values.terms(own), scope):
                     return Binary("/", factor, total, FLOAT)
+        case Builtin("log", (share,)):
+            if (parts := values.share(share, scope)) is not None:
+                power, total = parts
+                return b.binary("-", power, Builtin("log", (total,), FLOAT))
         case _:
             pass
     return expr
@@ -192,14 +197,35 @@ class Values:
     def normalised(self) -> Iterator[tuple[Index, Expr, Index]]:
         """Elements that are an exponential over the sum of such, of what, and the sums."""
         for found in self._known.values():
-            match found.value:
-                case Binary("/", top, Index() as total):
-                    power = self.exponent(top)
-                    scope = {axis.name: axis for axis in found.axes}
-                    if power is not None and self.is_normaliser(total, self.terms(power), scope):
-                        yield Index(found.tensor, found.subscripts, FLOAT), power, total
-                case _:
-                    pass
+            parts = self._share(found.value, {axis.name: axis for axis in found.axes})
+            if parts is not None:
+                yield Index(found.tensor, found.subscripts, FLOAT), *parts
+
+    def share(self, expr: Expr, scope: dict[str, Axis]) -> tuple[Expr, Index] | None:
+        """Of what a value is the exponential, and the sum of such that it is divided by."""
+        match expr:
+            case Index(Var(name), places) if name in self._known:
+                found = self._known[name]
+                parts = self._share(found.value, {axis.name: axis for axis in found.axes})
+                if parts is None:
+                    return None
+                pairs = zip(found.subscripts, places, strict=True)
+                here = {s.name: p for s, p in pairs if isinstance(s, Var)}
+                power, total = (substitute(part, here) for part in parts)
+                assert isinstance(total, Index)
+                return power, total
+            case _:
+                return self._share(expr, scope)
+
+    def _share(self, value: Expr, scope: dict[str, Axis]) -> tuple[Expr, Index] | None:
+        match value:
+            case Binary("/", top, Index() as total):
+                power = self.exponent(top)
+                if power is not None and self.is_normaliser(total, self.terms(power), scope):
+                    return power, total
+            case _:
+                pass
+        return None
 
     def is_normaliser(self, total: Index, power: Terms, scope: dict[str, Axis]) -> bool:
         """Whether an element is the sum of exponentials of which that with these terms is one, and
@@ -216,24 +242,41 @@ class Values:
         if own is None:
             return False
         terms = self.terms(own)
+        places: list[Expr] = [
+            Var(name, INT) for name, other in scope.items() if other.extent == axis.extent
+        ]
+        places += dict.fromkeys(
+            place
+            for _, term in power
+            for read in walk(term)
+            if isinstance(read, Index) and isinstance(read.base.type, TensorType)
+            for place, size in zip(read.subscripts, read.base.type.dims, strict=True)
+            if size == axis.extent and place not in places
+        )
         return any(
-            _renamed(terms, axis.name, name) == power
-            and any(self._is_largest(m, power, axis, name) for sign, m in power if not sign)
-            for name, other in scope.items()
-            if other.extent == axis.extent
+            _renamed(terms, axis.name, place) == power
+            and any(self._is_largest(m, power, axis, place) for sign, m in power if not sign)
+            for place in places
         )
 
-    def _is_largest(self, shift: Expr, power: Terms, axis: Axis, name: str) -> bool:
-        """Whether the shift is the maximum, over such an axis in the place of that name, of the
-        other terms: the maximum itself, or where that is not finite 0."""
+    def _is_largest(self, shift: Expr, power: Terms, axis: Axis, place: Expr) -> bool:
+        """Whether the shift is the maximum, over such an axis instead of that place, of the
+        other terms: the maximum itself, or where that is not finite 0; or the maximum times a number
+        above 0, of terms that are multiplied by it."""
         rest = power - Counter({(False, shift): 1})
         value: Expr | None = shift
+        scale: tuple[str, float] | None = None
         while True:
             match value:
                 case NoDiff(operand):
                     value = operand
                 case Reduce("max", body, (own,)) if own.extent == axis.extent:
-                    return _renamed(self.terms(body), own.name, name) == rest
+                    if scale is None:
+                        return _renamed(self.terms(body), own.name, place) == rest
+                    part = substitute(body, {own.name: place})
+                    return [(s, _scaled(t)) for s, t in rest.elements()] == [(True, (scale, part))]
+                case Binary("*" | "/") if scale is None and (found := _scaled(value)) is not None:
+                    scale, value = found
                 case Select(Binary("==", Binary("-", one, two), zero), top, other) if (
                     one == two == top and b.is_const(zero, 0) and b.is_const(other, 0)
                 ):
@@ -244,6 +287,16 @@ class Values:
                     return False
 
 
-def _renamed(terms: Terms, old: str, new: str) -> Terms:
-    names: dict[str, Expr] = {old: Var(new, INT)}
-    return Counter((sign, substitute(term, names)) for sign, term in terms.elements())
+def _scaled(expr: Expr) -> tuple[tuple[str, float], Expr] | None:
+    """The number above 0 by which a value is multiplied or divided, and the value."""
+    match expr:
+        case Binary("*" | "/" as op, operand, FloatConst(number)) if number > 0:
+            return (op, number), operand
+        case Binary("*", FloatConst(number), operand) if number > 0:
+            return ("*", number), operand
+        case _:
+            return None
+
+
+def _renamed(terms: Terms, old: str, new: Expr) -> Terms:
+    return Counter((sign, substitute(term, {old: new})) for sign, term in terms.elements())
