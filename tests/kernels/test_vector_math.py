@@ -78,7 +78,10 @@ def call(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def reference(name: str) -> Callable[[Any], Any]:
     if name == "erfc":
         return np.vectorize(math.erfc, otypes=[np.float64])
-    return getattr(np, f"arc{name[1:]}" if name in ("asin", "acos", "atan") else name)
+    found: Callable[[Any], Any] = getattr(
+        np, f"arc{name[1:]}" if name in ("asin", "acos", "atan") else name
+    )
+    return found
 
 
 def samples(name: str, dtype: Any) -> Any:

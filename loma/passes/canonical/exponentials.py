@@ -5,8 +5,9 @@
 softmax that it is, without a second exponential. So is the exponential times ``1 / z[n]``. The
 maximum makes ``z`` a number from 1 to the size of D, or NaN, and so is all of that row then in each
 form. The logarithm of such a share is ``x[n, d] - m[n] - log(z[n])``, which is finite also where
-the share is too small for a number other than 0. ``logsumexp`` takes 0 for a maximum that is not finite; in a row with an infinity, whose own
-value is NaN, a number whose exponential is infinite becomes NaN, too, instead of 0.
+the share is too small for a number other than 0. ``logsumexp`` takes 0 for a maximum that is not
+finite; in a row with an infinity, whose own value is NaN, a number whose exponential is infinite
+becomes NaN, too, instead of 0.
 """
 
 from __future__ import annotations
@@ -250,7 +251,7 @@ class Values:
             for _, term in power
             for read in walk(term)
             if isinstance(read, Index) and isinstance(read.base.type, TensorType)
-            for place, size in zip(read.subscripts, read.base.type.dims, strict=True)
+            for place, size in zip(read.subscripts, read.base.type.dims or (), strict=False)
             if size == axis.extent and place not in places
         )
         return any(
@@ -261,8 +262,8 @@ class Values:
 
     def _is_largest(self, shift: Expr, power: Terms, axis: Axis, place: Expr) -> bool:
         """Whether the shift is the maximum, over such an axis instead of that place, of the
-        other terms: the maximum itself, or where that is not finite 0; or the maximum times a number
-        above 0, of terms that are multiplied by it."""
+        other terms: the maximum itself, or where that is not finite 0; or the maximum times a
+        number above 0, of terms that are multiplied by it."""
         rest = power - Counter({(False, shift): 1})
         value: Expr | None = shift
         scale: tuple[str, float] | None = None

@@ -471,7 +471,7 @@ def _undeclared(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 def _holds_a_loop(found: Definition, block: tuple[Stmt, ...], around: Extents | None) -> bool:
     """Whether a temporary of each round would have more dimensions, were the loop around the block
     index statements, than all that has one for the counter: such a loop would stay."""
-    counter = next(reversed(around), None) if around else None
+    counter = list(around)[-1] if around else None
     if counter is None or counter not in found.inputs:
         return False
     told = [
