@@ -62,7 +62,7 @@ OPTIMISATIONS = {
     "temporaries": "what is as cheap to compute where it is read has no tensor",
     "invariants": "factors that do not depend on an index summed over leave the sum",
     "reductions": "sums inside larger expressions are statements of their own",
-    "exponentials": "exp of what the logarithm of its sum is taken from is a quotient",
+    "exponentials": "written-out softmax, sigmoid and softplus, and their logarithms, are those",
     "distribution": "products of a loop that need no earlier round are one, in front or behind",
     "rounds": "what only the next round of a loop reads is not computed in the last",
     "costly": "exp and its like that lack an index, or stand twice, are computed once",

@@ -29,7 +29,7 @@ from loma.core.walk import (
     map_tensor_functions, mentioned_names, own_names, root, statements, substitute,
     walk, without_no_diff,
 )  # fmt: skip
-from loma.passes.canonical.exponentials import Values
+from loma.passes.canonical.elementary.exponentials import Values
 from loma.passes.liveness import covers
 
 

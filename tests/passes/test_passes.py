@@ -34,7 +34,7 @@ PASSES: Mapping[str, Change] = {
     "operators": canonical.operators,
     "invariants": canonical.invariants,
     "reductions": canonical.reductions,
-    "exponentials": canonical.exponentials,
+    "exponentials": lambda m: canonical.exponentials(canonical.activations(canonical.softmax(m))),
     "costly": canonical.costly,
     "whole_ranges": canonical.whole_ranges,
     "extremes": canonical.extremes,

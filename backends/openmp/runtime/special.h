@@ -43,13 +43,15 @@ inline real relu(real x) {
   return x <= 0 ? real(0) : x;
 }
 
-// As PyTorch has it: where exp overflows, the result is 0. ``by_vectors``: with vector_math.h.
+// Both take exp of a negative number only, so that it does not overflow, and the same one for x and
+// for -x: derivatives have several of them. ``by_vectors``: with vector_math.h.
 template <typename real, bool by_vectors = true>
 inline real sigmoid(real x) {
-  return real(1) / (real(1) + (by_vectors ? vector::exp<real>(-x) : std::exp(-x)));
+  const real low = -std::abs(x), small = by_vectors ? vector::exp<real>(low) : std::exp(low);
+  const real share = real(1) / (real(1) + small);
+  return x < 0 ? small * share : share;
 }
 
-// exp of a negative number only, so that it does not overflow.
 template <typename real, bool by_vectors = true>
 inline real softplus(real x) {
   const real low = -std::abs(x), small = by_vectors ? vector::exp<real>(low) : std::exp(low);

@@ -7,6 +7,7 @@ from typing import get_args
 from loma import config
 from loma.core.ir import Module, ReduceKind
 from loma.core.walk import map_tensor_functions
+from loma.passes.canonical.elementary.activations import activations as activations
 from loma.passes.canonical.alike import alike as alike
 from loma.passes.canonical.dimensions.channels import channels as channels
 from loma.passes.canonical.conditions import conditions as conditions
@@ -15,7 +16,7 @@ from loma.passes.canonical.costly import costly as costly
 from loma.passes.canonical.recurrences.cumulative import cumulative as cumulative
 from loma.passes.canonical.recurrences.cut import whole_ranges as whole_ranges
 from loma.passes.canonical.recurrences.distribution import distribution as distribution
-from loma.passes.canonical.exponentials import exponentials as exponentials
+from loma.passes.canonical.elementary.exponentials import exponentials as exponentials
 from loma.passes.canonical.recurrences.extremes import extremes as extremes
 from loma.passes.canonical.factor import factor as factor
 from loma.passes.canonical.recurrences.gathering import gathering as gathering
@@ -36,6 +37,7 @@ from loma.passes.canonical.dimensions.pieces import pieces as pieces
 from loma.passes.canonical.dimensions.quotients import quotients as quotients
 from loma.passes.canonical.dimensions.shapes import shapes as shapes
 from loma.passes.canonical.dimensions.turns import turns as turns
+from loma.passes.canonical.elementary.softmax import softmax as softmax
 from loma.passes.canonical.recurrences.stored import stored as stored
 from loma.passes.canonical.recurrences.states import states as states
 from loma.passes.canonical.scatters import scatters as scatters
@@ -63,6 +65,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = webs(module)
     if "scans" in wanted:
         module = cumulative(module)
+    if "exponentials" in wanted:
+        module = softmax(module)
     if "operators" in wanted:
         module = operators(joins(module), every)
     if "loops" in wanted:
@@ -93,7 +97,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = scatters(reductions(module if every else windows(module)))
         module = scalar_calls(module) if "inline" in wanted else module  # of what are tensors now
     if "exponentials" in wanted:
-        module = exponentials(module)
+        module = exponentials(activations(module))
     if {"reductions", "temporaries", "invariants"} <= set(wanted):  # weights divided by their sum
         module = invariants(temporaries(module, weights=True))
     if "reuse" in wanted and not every:  # all of reuse comes later

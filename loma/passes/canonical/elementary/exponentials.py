@@ -5,7 +5,8 @@
 softmax that it is, without a second exponential. So is the exponential times ``1 / z[n]``. The
 maximum makes ``z`` a number from 1 to the size of D, or NaN, and so is all of that row then in each
 form. The logarithm of such a share is ``x[n, d] - m[n] - log(z[n])``, which is finite also where
-the share is too small for a number other than 0. ``logsumexp`` takes 0 for a maximum that is not
+the share is too small for a number other than 0; so is ``log(sigmoid(x))``, which is
+``-softplus(-x)``. ``logsumexp`` takes 0 for a maximum that is not
 finite; in a row with an infinity, whose own value is NaN, a number whose exponential is infinite
 becomes NaN, too, instead of 0.
 """
@@ -81,6 +82,8 @@ def _expr(expr: Expr, scope: dict[str, Axis], values: Values) -> Expr:
             if (parts := values.share(share, scope)) is not None:
                 power, total = parts
                 return b.binary("-", power, Builtin("log", (total,), FLOAT))
+            if (x := values.logit(share)) is not None:
+                return b.neg(Builtin("softplus", (b.neg(x),), FLOAT))
         case _:
             pass
     return expr
@@ -184,6 +187,17 @@ class Values:
         match self.of(expr) if isinstance(expr, Index) else expr:
             case Builtin("exp", (power,)):
                 return power
+            case _:
+                return None
+
+    def logit(self, expr: Expr) -> Expr | None:
+        """x of ``sigmoid(x)``, which ``1 - sigmoid(-x)`` is."""
+        match self.of(expr) if isinstance(expr, Index) else expr:
+            case Builtin("sigmoid", (x,)):
+                return x
+            case Binary("-", one, other) if b.is_const(one, 1):
+                mirrored = self.logit(other)
+                return None if mirrored is None else b.neg(mirrored)
             case _:
                 return None
 

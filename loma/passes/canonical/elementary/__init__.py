@@ -1,0 +1,1 @@
+"""Functions that programs write out, exponentials above all."""

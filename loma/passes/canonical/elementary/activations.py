@@ -1,0 +1,163 @@
+"""Activations that are written out get their names.
+
+``1 / (1 + exp(-x))`` is ``sigmoid(x)``, ``x / (1 + exp(-x))`` is ``x`` times that, ``max(x, 0) +
+log1p(exp(-abs(x)))`` is ``softplus(x)``, also with other terms between, and so is ``log(1 +
+exp(x))``. ``(exp(x) - exp(-x)) / (exp(x) + exp(-x))`` is ``tanh(x)``. What has a name overflows
+nowhere, where what is written out may be infinite or NaN, and its derivative is made of the value:
+``s * (1 - s)``.
+"""
+
+from __future__ import annotations
+
+from loma.core import builder as b
+from loma.core.ir import (
+    FLOAT, Assign, Binary, Builtin, Declare, Expr, FloatType, Function, IndexAssign, Module, Select,
+    Stmt, Unary, replace,
+)  # fmt: skip
+from loma.core.walk import map_blocks, map_children, map_tensor_functions
+
+
+def activations(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    return map_tensor_functions(module, _named)
+
+
+def _named(function: Function) -> Function:
+    return replace(function, body=_block(function.body))
+
+
+def _block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    return tuple(map_blocks(_statement(stmt), _block) for stmt in body)
+
+
+def _statement(stmt: Stmt) -> Stmt:
+    if isinstance(stmt, IndexAssign | Assign | Declare) and stmt.value is not None:
+        return replace(stmt, value=_expr(stmt.value))
+    return stmt
+
+
+def _expr(expr: Expr) -> Expr:
+    match expr:
+        case Binary("+" | "-", type=FloatType()):
+            named = _with_softplus(_terms(expr, True))
+            return map_children(expr, _expr) if named is None else _expr(named)
+        case _:
+            expr = map_children(expr, _expr)
+    match expr:
+        case Binary("/", top, bottom, FloatType()):
+            return _quotient(expr, top, bottom)
+        case Builtin("log", (total,)) if (power := _one_and_exp(total)) is not None:
+            return expr if _is_below_zero(power) else _call("softplus", power)
+        case Builtin("log1p", (Builtin("exp", (power,)),)) if not _is_below_zero(power):
+            return _call("softplus", power)
+        case _:
+            return expr
+
+
+def _call(name: str, operand: Expr) -> Expr:
+    return Builtin(name, (operand,), FLOAT)
+
+
+def _quotient(expr: Expr, top: Expr, bottom: Expr) -> Expr:
+    if (power := _one_and_exp(bottom)) is not None:
+        if top == _call("exp", power):
+            return _call("sigmoid", power)
+        share = _call("sigmoid", b.neg(power))
+        return share if b.is_const(top, 1) else Binary("*", top, share, FLOAT)
+    match top, bottom:
+        case (
+            Binary("-", Builtin("exp", (x,)) as up, Builtin("exp", (y,)) as down),
+            Binary("+", one, other),
+        ) if y == b.neg(x) and {one, other} == {up, down}:
+            return _call("tanh", x)
+        case _:
+            return expr
+
+
+def _one_and_exp(expr: Expr) -> Expr | None:
+    """u of ``1 + exp(u)``."""
+    match expr:
+        case Binary("+", one, Builtin("exp", (power,))) if b.is_const(one, 1):
+            return power
+        case Binary("+", Builtin("exp", (power,)), one) if b.is_const(one, 1):
+            return power
+        case _:
+            return None
+
+
+def _is_below_zero(power: Expr) -> bool:
+    """Whether it is ``-abs(x)``, of which the exponential is 1 at most."""
+    match power:
+        case Unary("-", Builtin("abs")):
+            return True
+        case _:
+            return False
+
+
+def _with_softplus(terms: list[tuple[bool, Expr]]) -> Expr | None:
+    """What is added (True) and taken away, with the softplus that two of them are; None if there is
+    none."""
+    for k, (sign, term) in enumerate(terms):
+        if (bent := _bend(term)) is None:
+            continue
+        for other, (own, cut) in enumerate(terms):
+            x = _cut_off(cut)
+            if own == sign and x is not None and bent in (x, b.neg(x)):
+                both = (sign, _call("softplus", x))
+                left = [both if n == min(k, other) else found for n, found in enumerate(terms)]
+                del left[max(k, other)]
+                return _with_softplus(left) or _total(left)
+    return None
+
+
+def _bend(term: Expr) -> Expr | None:
+    """x of ``log(1 + exp(-abs(x)))``."""
+    match term:
+        case Builtin("log1p", (Builtin("exp", (power,)),)):
+            pass
+        case Builtin("log", (total,)) if (found := _one_and_exp(total)) is not None:
+            power = found
+        case _:
+            return None
+    match power:
+        case Unary("-", Builtin("abs", (x,))):
+            return x
+        case _:
+            return None
+
+
+def _cut_off(term: Expr) -> Expr | None:
+    """x of ``max(x, 0)``, also by a condition, for the other term is NaN where x is."""
+    match term:
+        case Select(Binary(">" | ">=", x, zero), then, other) if (
+            then == x and b.is_const(zero, 0) and b.is_const(other, 0)
+        ):
+            return x
+        case Select(Binary("<" | "<=", x, zero), then, other) if (
+            then == b.neg(x) and b.is_const(zero, 0) and b.is_const(other, 0)
+        ):
+            return then
+        case Builtin("relu", (x,)):
+            return x
+        case Builtin("max", (x, zero)) | Builtin("max", (zero, x)) if b.is_const(zero, 0):
+            return x
+        case _:
+            return None
+
+
+def _terms(expr: Expr, sign: bool) -> list[tuple[bool, Expr]]:
+    match expr:
+        case Binary("+" | "-" as op, left, right, FloatType()):
+            return _terms(left, sign) + _terms(right, sign == (op == "+"))
+        case Unary("-", operand, FloatType()):
+            return _terms(operand, not sign)
+        case _:
+            return [(sign, expr)]
+
+
+def _total(terms: list[tuple[bool, Expr]]) -> Expr:
+    (sign, first), *others = terms
+    total = first if sign else b.neg(first)
+    for sign, term in others:
+        total = b.binary("+" if sign else "-", total, term)
+    return total
