@@ -46,6 +46,7 @@ from loma.passes.canonical.temporaries import temporaries as temporaries
 from loma.passes.canonical.recurrences.triangles import triangles as triangles
 from loma.passes.canonical.dimensions.units import units as units
 from loma.passes.canonical.webs import webs as webs
+from loma.passes.canonical.recurrences.winners import winners as winners
 from loma.passes.additions import totals as totals
 from loma.passes.first_write import first_write
 from loma.passes.reuse import same_values as same_values
@@ -70,7 +71,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "operators" in wanted:
         module = operators(joins(module), every)
     if "loops" in wanted:
-        module = states(loops(extremes(increments(whole_ranges(module))), every))
+        module = winners(extremes(increments(whole_ranges(module))))
+        module = states(loops(module, every))
     if "divisions" in wanted:
         module = turns(quotients(module))
     module = zeroing(first_write(module))
