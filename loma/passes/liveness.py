@@ -96,7 +96,7 @@ def set_first(name: str, body: tuple[Stmt, ...]) -> bool:
             places = {n for s in target.subscripts for n in free_variables(s)}
             own = target.tensor.name == name and name not in free_variables(value) | places
             return own and covers(stmt)
-        case For() | If() as stmt if name not in own_names(stmt):
+        case For() | If() | While() as stmt if name not in own_names(stmt):
             # Where it may leave the variable alone, what comes behind has to set it as well.
             every = isinstance(stmt, If) and all(name in written(block) for block in blocks(stmt))
             inside = all(set_first(name, block) for block in blocks(stmt))

@@ -30,6 +30,7 @@ from loma.passes.canonical.loops import loops as loops
 from loma.passes.canonical.operators import operators as operators
 from loma.passes.canonical.reductions import reductions as reductions
 from loma.passes.canonical.recurrences.rounds import rounds as rounds
+from loma.passes.canonical.recurrences.row_functions import row_functions as row_functions
 from loma.passes.canonical.scalar_calls import scalar_calls as scalar_calls
 from loma.passes.canonical.recurrences.scans import scans as scans
 from loma.passes.canonical.recurrences.windows import windows as windows
@@ -72,7 +73,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = operators(joins(module), every)
     if "loops" in wanted:
         module = winners(extremes(increments(whole_ranges(module))))
-        module = states(loops(module, every))
+        module = states(loops(row_functions(module), every))
     if "divisions" in wanted:
         module = turns(quotients(module))
     module = zeroing(first_write(module))
