@@ -141,7 +141,7 @@ def test_trees_as_serial_c_compute_what_the_interpreter_does(name: str) -> None:
 REFUSED = {
     "a result of another size, or that is no variable": """
 def f(x : In[Tensor[N, M]]) -> Tensor[M, N]:
-    return flip(transpose(x, 0, 1), [0])
+    return roll(transpose(x, 0, 1), [1])
 """,
     "a statement of whole tensors": """
 def f(x : In[Tensor[N, M]], y : Out[Tensor[M, N]]):

@@ -1,16 +1,15 @@
 """Tensor operators as index statements.
 
-Elementwise operators (with broadcasting) and reductions over dims: what stands as
-``y : Tensor[N, M] = relu(x + b)`` in a program is ``y[i, j] = relu(x[i, j] + b[j])`` in the
-canonical form. Slices, transposed operands, and those with dimensions of size 1 added or dropped,
-are read where they lie, and of a slice of computed values only the slice is computed; products of
-batches of matrices are sums. An operator of another kind (a
-convolution, a permutation) that stands inside such an expression becomes a statement of its own,
-and so do its arguments. Where the sizes do not prove how operands broadcast, a statement stays as
-it is. So do, in front of AD, ``softmax``, whose derivative is shorter than that of its parts,
-products of matrices, and copies; but not of the scores of an attention, which are computed again
-rather than kept, and in a loop not of what a round takes of a tensor or sets itself, as such
-statements run for all rounds at once.
+Elementwise operators (with broadcasting) and reductions over dims: what stands as ``y : Tensor[N,
+M] = relu(x + b)`` in a program is ``y[i, j] = relu(x[i, j] + b[j])`` in the canonical form. Slices,
+transposed operands, and those with dimensions of size 1 added or dropped, are read where they lie,
+as is what is flipped or rolled, and of a slice of computed values only the slice is computed;
+products of batches of matrices are sums. An operator of another kind (a convolution, a permutation)
+that stands inside such an expression becomes a statement of its own, and so do its arguments. Where
+the sizes do not prove how operands broadcast, a statement stays as it is. So do, in front of AD,
+``softmax``, whose derivative is shorter than that of its parts, products of matrices, and copies;
+but not of the scores of an attention, which are computed again rather than kept, and in a loop not
+of what a round takes of a tensor or sets itself, as such statements run for all rounds at once.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from loma.passes.canonical.filters import (
 )  # fmt: skip
 from loma.passes.canonical.hoisting import InBlocks
 from loma.passes.canonical.views import (
-    cut_place, element, is_inside, read_through, slice_start,
+    cut_place, element, is_inside, read_through, slice_start, turned,
 )  # fmt: skip
 
 _TRIANGLES: dict[str, BinaryOp] = {"tril": "<=", "triu": ">="}  # of the column
@@ -120,6 +119,18 @@ def _at(axis: Axis) -> Expr:
 
 def _place(tensor: Var, axes: list[Axis]) -> Index:
     return Index(tensor, tuple(map(_at, axes)), FLOAT)
+
+
+def _turned(value: Op, axes: list[Axis]) -> list[Axis]:
+    """The axes of what is flipped or rolled."""
+    own = _own(_dims(value), axes)
+    places = turned(value, tuple(map(_at, own)))
+    if places is None or any(isinstance(axis, _Part) for axis in own):
+        raise _Stays
+    return [
+        axis if place == _at(axis) else _Slice(axis.name, axis.extent, place)
+        for axis, place in zip(own, places, strict=True)
+    ]
 
 
 def _reads_others(element: Expr, place: Index) -> bool:
@@ -377,6 +388,8 @@ class _Operators(InBlocks):
                 return self._is_gathered(value)
             case Op("softmax" | "matmul") | Var():
                 return self._every
+            case Op("flip" | "roll"):
+                return self._every and turned(value, sizes.dims_of(value)) is not None
             case Op("transpose" | "reshape" | "slice", (x,)) if _is_composed(x):
                 return self._is_written_out(x) and self._is_moved(value)
             case Op(name):
@@ -496,6 +509,8 @@ class _Operators(InBlocks):
                 return self._read(total, axes)
             case Op("softmax" | "log_softmax"):
                 return self._softmax(value, axes)
+            case Op("flip" | "roll", (x,)):
+                return self._element(self._plain(x) if _is_composed(x) else x, _turned(value, axes))
             case Op("gather"):
                 return self._taken(value, axes)
             case Op("matmul"):

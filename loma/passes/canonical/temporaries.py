@@ -170,6 +170,10 @@ class _Temporaries:
     def _never_fails(self, value: Expr, extents: Extents) -> bool:
         """Whether the value may be left out where nobody looks at it: it can be no error."""
         match value:
+            case Binary("//" | "%", left, right, IntType()) if any(
+                sizes.equal(right, extent) is True for extent in extents.values()
+            ):
+                return self._never_fails(left, extents)  # not 0 where there is an element
             case Reduce() | Call() | Op() | Binary("/" | "//" | "%", type=IntType()):
                 return False
             case ZeroPad(read):

@@ -1,5 +1,5 @@
 """Which element of a tensor an element of a part of it is: of slices, transposed and with
-dimensions of size 1 dropped or added."""
+dimensions of size 1 dropped or added, flipped and rolled."""
 
 from __future__ import annotations
 
@@ -142,6 +142,28 @@ def element(part: Expr, subscripts: tuple[Expr, ...]) -> Index | None:
             return None
 
 
+def turned(value: Op, places: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
+    """Which element of its operand an element of what is flipped or rolled is; None where no
+    numbers say how far, or which dimensions."""
+    attrs, extents, found = dict(value.attrs), sizes.dims_of(value), list(places)
+    dims = _constants(attrs["dims"])
+    shifts = None if value.name == "flip" else _constants(attrs["shifts"])
+    if shifts and dims == [] and len(extents) == 1:
+        dims = [0]  # of all elements in a row
+    if not dims or (value.name == "roll" and len(shifts or ()) != len(dims)):
+        return None
+    for k, dim in enumerate(dims):
+        place, extent = found[dim], extents[dim]
+        if extent == ONE:
+            continue
+        if shifts is None:
+            found[dim] = sizes.simplify(b.binary("-", b.binary("-", extent, ONE), place))
+        else:
+            moved = sizes.simplify(b.binary("-", place, IntConst(shifts[k])))
+            found[dim] = b.binary("%", moved, extent)
+    return tuple(found)
+
+
 def _subscripts(part: Op, whole: Expr, places: list[Expr]) -> tuple[Expr, ...] | None:
     if not isinstance(whole.type, TensorType) or whole.type.dims is None:
         return None
@@ -174,6 +196,11 @@ def _with_units(part: Op, dims: tuple[Expr, ...], places: list[Expr]) -> tuple[E
         return None
     left = iter(kept)
     return tuple(IntConst(0) if dim == ONE else next(left)[0] for dim in dims)
+
+
+def _constants(values: Expr | tuple[Expr, ...]) -> list[int] | None:
+    found = [_constant(v) for v in (values if isinstance(values, tuple) else (values,))]
+    return None if None in found else [v for v in found if v is not None]
 
 
 def _constant(value: Expr | tuple[Expr, ...]) -> int | None:
