@@ -122,3 +122,57 @@ def test_values_and_derivatives(statement: str, shape: tuple[int, int]) -> None:
     point = Point("conditions", text, "f", args)
     compare(point, Changed(text, verified(canonical.conditions)))
     compare(point, Changed(text, verified(passes.optimise)))
+
+
+GUARDED = """
+def f(x : In[Tensor[N, M]], w : In[Tensor[3]]) -> Tensor[N]:
+    y : Tensor[N]
+    a : Tensor[N, M]
+    z : Tensor[N]
+    if M > 0:
+        {statement}
+        y[i] = max(a[i, j] for j in M)
+    z[i] += x[i, j] * x[i, j] * 2.0
+    y[i] += z[i]
+    return y
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "moves"),
+    [
+        ("a[i, j] = x[i, j] * 2.0", True),
+        ("a[i, j] = sum(x[i, k] for k in M)", True),
+        ("a[i, j] = x[i, 0] * 2.0", False),  # which need not be there
+        ("a[i, j] = x[i, float2int(w[0])]", False),
+        ("a[i, j] += x[i, j]", False),
+        ("z[i] = w[0]", False),  # is also set where the condition does not hold
+    ],
+)
+def test_what_runs_over_an_index_needs_no_guard(statement: str, moves: bool) -> None:
+    source = with_derivative(GUARDED.format(statement=statement))
+    made = canonical.guards(parse(source))
+    assert (made != parse(source)) == moves
+    assert canonical.guards(made) == made
+    for shape in ((3, 4), (2, 0), (0, 3)):
+        x = torch.randn(*shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+        args = (x, torch.ones(3, dtype=torch.float64))
+        compare(Point("guard", source, "f", args), Changed(source, verified(canonical.guards)))
+
+
+def test_a_sum_behind_a_guard_is_found_in_front() -> None:
+    text = """
+def attention(q : In[Tensor[T, D]], k : In[Tensor[S, D]]) -> Tensor[T]:
+    z : Tensor[T]
+    for t in range(T):
+        m : float = -1e30
+        for s in range(S):
+            m = max(m, sum(q[t, d] * k[s, d] for d in D))
+        for s in range(S):
+            z[t] += exp(sum(q[t, d] * k[s, d] for d in D) - m)
+    return z
+"""
+    shown = print_function(passes.optimise(parse(text)).function("attention"))
+    assert (
+        shown.count("for d in D") + shown.count("for d_1 in D") + shown.count("for d_2 in D") == 1
+    )

@@ -21,6 +21,7 @@ from loma.passes.canonical.recurrences.extremes import extremes as extremes
 from loma.passes.canonical.factor import factor as factor
 from loma.passes.canonical.recurrences.gathering import gathering as gathering
 from loma.passes.canonical.groups import groups as groups
+from loma.passes.canonical.guards import guards as guards
 from loma.passes.canonical.increments import increments as increments
 from loma.passes.canonical.inline import inline as inline
 from loma.passes.canonical.invariants import invariants as invariants
@@ -97,7 +98,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = invariants(module)
     if "reductions" in wanted:
         module = short(module, extremes=every)
-        module = scatters(reductions(module if every else windows(module)))
+        module = guards(scatters(reductions(module if every else windows(module))))
         module = scalar_calls(module) if "inline" in wanted else module  # of what are tensors now
     if "exponentials" in wanted:
         module = exponentials(activations(module))
