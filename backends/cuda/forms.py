@@ -26,9 +26,9 @@ class Kernel:
     """A kernel of a function's host code, and how that launches it. ``line``: of the program, 0
     where none is known. ``numbers``: how many it is given. ``shares``: threads share the steps of
     an iteration, ``across`` or along memory; ``splits``: blocks may, too. ``private``: iterations
-    have memory of their own. ``lists``: a launch may serve positions of lists.
-    ``narrow``: tensors are read in a dtype of 16 bits. ``fixed``: how many of its numbers each form
-    is compiled for."""
+    have memory of their own. ``tiles``: a thread may have a tile of sums. ``lists``: a launch may
+    serve positions of lists. ``narrow``: tensors are read in a dtype of 16 bits. ``fixed``: how
+    many of its numbers each form is compiled for."""
 
     name: str
     text: str
@@ -39,6 +39,7 @@ class Kernel:
     across: bool = False
     splits: bool = False
     private: bool = False
+    tiles: bool = False
     lists: bool = False
     narrow: bool = False
     fixed: int = 0
@@ -49,7 +50,8 @@ class Form:
     """What the headers of kernels are told, but for the type of numbers. ``known``: all numbers of
     the kernel are constants, and its pointers aligned. ``narrow``: the operands of matrix units are
     bfloat16, 1, or float16, 2, in rows of so many numbers at most; ``groups`` of four warps use the
-    units together on Hopper GPUs. ``lanes`` have a value of an inner loop."""
+    units together on Hopper GPUs. ``lanes`` have a value of an inner loop. ``rows`` and
+    ``columns``: of the tile of sums that a thread has."""
 
     threads: int
     team: int = 1
@@ -64,6 +66,8 @@ class Form:
     groups: int = 0
     registers: int = 0
     lanes: int = 0
+    rows: int = 1
+    columns: int = 1
 
     @property
     def name(self) -> str:
@@ -77,6 +81,7 @@ class Form:
         parts += [f"{_NARROW[self.narrow]}_{self.depth}_{self.width}"] * (self.narrow > 0)
         parts += [f"groups{self.groups}"] * (self.groups > 0)
         parts += [f"lanes{self.lanes}"] * (self.lanes > 0)
+        parts += [f"tile{self.rows}x{self.columns}"] * (self.rows * self.columns > 1)
         return "_".join(parts)
 
 
@@ -124,6 +129,8 @@ def _forms(kernel: Kernel, architecture: str) -> Iterator[Form]:
         return
     if not kernel.shares:
         return
+    if kernel.tiles:
+        yield Form(_THREADS, rows=4, columns=4)
     teams = [Form(_THREADS, 8), Form(_THREADS, _WARP), Form(_LARGEST, _LARGEST)]
     if kernel.across:
         teams = [Form(_THREADS, 8, across=True), Form(1024, _WARP, across=True)]
@@ -149,6 +156,8 @@ def options(kernel: Kernel, form: Form, real: str) -> list[str]:
         found.append(f"-DLOMA_GROUPS={form.groups}")
     if form.registers:
         found.append(f"-DLOMA_REGISTERS={form.registers}")
+    if form.rows * form.columns > 1:
+        found += [f"-DLOMA_TILE_ROWS={form.rows}", f"-DLOMA_TILE_COLUMNS={form.columns}"]
     if form.lanes:
         found.append(f"-DLOMA_LANES={form.lanes}")
     found += [f"-DLOMA_FIXED_{k}={_FEW}" for k in range(kernel.fixed)]

@@ -104,7 +104,10 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
         how = _adding(tree) if text.adds else "statement"
         if several is not None:
             how = "several_at_once"
-            given = f"grid_, {c.item_text(context.ints(several.extent))}"
+            beside = (
+                _ONE if tree.team is None or tree.team.beside is None else tree.team.beside.extent
+            )
+            given = c.list_text((c.Token("grid_"), *map(context.ints, (several.extent, beside))))
         elif isinstance(text, OwnedText):
             how, given, head = "owned", f"grid_, {_reading(text, counter)}", _owned_head(counter)
         with body.block(f"loma::{how}({given}, {head}", ");"):
@@ -133,8 +136,11 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
     around = None if tree.team is None or sums == 0 else tree.team.around
     if several is not None or around is not None:
         more = (c.item_text(context.ints(_NONE if several is None else several.extent)),)
-    if around is not None:
-        more = (*more, c.item_text(context.ints(around)))
+    second = None if tree.team is None else tree.team.beside
+    if around is not None or second is not None:
+        more = (*more, c.item_text(context.ints(_ONE if around is None else around)))
+    if second is not None:
+        more = (*more, c.item_text(context.ints(second.extent)))
     shape = shapes.of_statement(
         context, total.name if total is not None else tree.writes[0].name, _steps(tree),
         tree.team is not None, sums > 0, row is not None, several is not None,
@@ -146,7 +152,7 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
         launch.write(
             body, "statement", c.item_text(count), inner, _bool(across), str(sums), *more,
             before=texts.SEVERAL if several is not None else "", shape=shape,
-            shares=reductions > 0, across=across, splits=sums > 0,
+            shares=reductions > 0, across=across, splits=sums > 0, tiles=several is not None,
         )  # fmt: skip
         if total is not None:
             found = f"loma::item<{number}>(parts_)"

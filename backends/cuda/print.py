@@ -192,7 +192,7 @@ class SeveralText(ThreadText):
         match expr:
             case Builtin(schedule.READ_IF, (condition, Index() as read)):
                 return c.call("loma::read_if", self.condition(condition), *self._place(read))
-            case Builtin(schedule.GROUPS | schedule.SEVERAL as name, (value,)):
+            case Builtin(name, (value,)) if name in schedule.OF_TILES:
                 return c.call(f"loma::{name.removeprefix('@')}", c.Token("part_"), self._int(value))
             case _:
                 return super()._builtin(expr)

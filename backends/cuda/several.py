@@ -1,5 +1,5 @@
-"""Sums of which a thread has several, for neighbouring values of one axis: what does not depend on
-that axis is read once for all of them."""
+"""Sums of which a thread has several, for neighbouring values of one axis or of two: what does not
+depend on an axis is read once for all of its values."""
 
 from __future__ import annotations
 
@@ -30,6 +30,25 @@ def shared_axis(flat: Sequence[Loop], reads: Sequence[Access], rank: int) -> Loo
     return min(able, key=lambda loop: _loads(loop, reads), default=None)
 
 
+def second_axis(flat: Sequence[Loop], reads: Sequence[Access], first: Loop) -> Loop | None:
+    """Another axis of which a thread takes several values of each of the first, if that leaves it
+    half as many reads for a product: the last one, too, where what depends on it lies in order."""
+
+    def loads(loop: Loop) -> int:
+        return sum(_loads(first, (read,)) * _loads(loop, (read,)) for read in reads)
+
+    def able(loop: Loop) -> bool:
+        if loop is first or not _divides(loop) or not _lacking(loop, reads):
+            return False
+        found = [read.coefficient(loop.name) for read in reads if _depends(read, loop)]
+        return loop is not flat[-1] or all(sizes.constant(each) == 1 for each in found)
+
+    enough = [
+        loop for loop in flat if able(loop) and 2 * loads(loop) <= _SEVERAL * _loads(first, reads)
+    ]
+    return min(enough, key=loads, default=None)
+
+
 def _divides(loop: Loop) -> bool:
     extent = sizes.constant(loop.axis.extent)
     return extent is None or any(extent % number == 0 for number in (2, 3, 5))
@@ -50,10 +69,10 @@ def _loads(loop: Loop, reads: Sequence[Access]) -> int:
     )
 
 
-def takes_several(body: Sequence[Node], axis: str) -> bool:
-    """Whether all that an iteration computes of the axis is affine in it, or sums of products of
+def takes_several(body: Sequence[Node], *axes: str) -> bool:
+    """Whether all that an iteration computes of the axes is affine in them, or sums of products of
     what it reads there."""
-    depends = {axis}
+    depends = set(axes)
     for node in nodes(body):
         match node:
             case Let(var, value):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loma.backends.cuda.iterations import Joined, joined
-from loma.backends.cuda.several import shared_axis, takes_several
+from loma.backends.cuda.several import second_axis, shared_axis, takes_several
 from loma.backends.lowering.index_statements import COUNTER, longest, needs, written
 from loma.backends.lowering.plan import Plan, merged_loops
 from loma.backends.lowering.reductions import StatementNest
@@ -21,8 +21,8 @@ from loma.backends.lowering.rows import elements, partial_sum
 from loma.backends.schedule.access import Access, Loop, score, steps
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.ir import (
-    GROUPS, PARTS, QUOTIENT, SEVERAL, Accumulator, AllReduce, If, InPlace, Kind, Let,
-    Loop as LoopNode, Node, Parallel, Store, Team, builtin,
+    GROUPS, GROUPS_BESIDE, PARTS, QUOTIENT, SEVERAL, SEVERAL_BESIDE, Accumulator, AllReduce, If,
+    InPlace, Kind, Let, Loop as LoopNode, Node, Parallel, Store, Team, builtin,
 )  # fmt: skip
 from loma.backends.schedule.walk import map_blocks, map_expressions, mentioned, nodes
 from loma.core import builder as b
@@ -71,10 +71,14 @@ def make_tree(
         reads = [access for access in found if access is not target]
         axis = shared_axis(flat, reads, len(stmt.target.subscripts))
         if axis is not None and takes_several(made, axis.name):
-            team = replace(team, several=axis.axis)
-            joins = joins[: max(flat.index(axis) - 1, 0)]  # numbers of groups are none of values
+            other = second_axis(flat, reads, axis)
+            if other is not None and not takes_several(made, axis.name, other.name):
+                other = None
+            team = replace(team, several=axis.axis, beside=None if other is None else other.axis)
+            outer = min(flat.index(each) for each in (axis, other) if each is not None)
+            joins = joins[: max(outer - 1, 0)]  # numbers of groups are none of values
     inside = [map_expressions(node, lambda expr: joined(expr, joins)) for node in made]
-    before = _decoded(flat, digits, None if team is None else team.several)
+    before = _decoded(flat, digits, team)
     return Parallel(
         Var(flat[0].name, INT) if len(flat) == 1 else COUNTER,
         sizes.product(tuple(loop.axis.extent for loop in flat)), IntConst(steps(body)),
@@ -257,15 +261,24 @@ def _joins(flat: list[Loop], digits: list[_Digit]) -> list[Joined]:
     return found[::-1]
 
 
-def _decoded(flat: list[Loop], digits: list[_Digit], several: Axis | None) -> list[Node]:
-    """The values of the axes; of one of which a thread may have ``several``, the first of these."""
+def _decoded(flat: list[Loop], digits: list[_Digit], team: Team | None) -> list[Node]:
+    """The values of the axes; of those of which a thread may have several, the first of these."""
+    own: dict[str, tuple[str, str]] = {}
+    if team is not None and team.several is not None:
+        own[team.several.name] = SEVERAL, GROUPS
+    if team is not None and team.beside is not None:
+        own[team.beside.name] = SEVERAL_BESIDE, GROUPS_BESIDE
 
     def let(axis: Axis, value: Expr) -> Node:
-        return Let(Var(axis.name, INT), builtin(SEVERAL, value) if axis == several else value)
+        if axis.name in own:
+            value = builtin(own[axis.name][0], value)
+        return Let(Var(axis.name, INT), value)
 
     nodes: list[Node] = []
     for digit in digits:
-        extent = builtin(GROUPS, digit.extent) if digit.axis == several else digit.extent
+        extent = digit.extent
+        if digit.axis.name in own:
+            extent = builtin(own[digit.axis.name][1], extent)
         nodes.append(Let(digit.rest, builtin(QUOTIENT, digit.whole, extent)))
         value = b.binary("-", digit.whole, b.binary("*", digit.rest, extent))
         nodes.append(let(digit.axis, value))

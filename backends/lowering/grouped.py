@@ -15,7 +15,7 @@ from loma.backends.lowering.cells import cell
 from loma.backends.lowering.plan import own_elements, reads_target, target_axes
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.ir import (
-    GROUPS, QUOTIENT, REMAINDER, SEVERAL, AllReduce, If, Kind, Let, Loop, Node, Parallel, builtin,
+    OF_TILES, QUOTIENT, REMAINDER, AllReduce, If, Kind, Let, Loop, Node, Parallel, builtin,
 )  # fmt: skip
 from loma.backends.schedule.marks import HELD, mark_of, unmarked
 from loma.backends.schedule.walk import map_blocks
@@ -146,6 +146,6 @@ def _alone(node: Node) -> Node:
 
 def _one(expr: Expr) -> Expr:
     """For a thread that has one value of each axis."""
-    if isinstance(expr, Builtin) and expr.name in (GROUPS, SEVERAL):
+    if isinstance(expr, Builtin) and expr.name in OF_TILES:
         return _one(expr.args[0])
     return map_children(expr, _one)

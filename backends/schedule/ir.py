@@ -42,9 +42,13 @@ CEILING = "@ceiling"
 QUOTIENT = "@quotient"
 REMAINDER = "@remainder"
 # Of an axis of which a thread may have several values at once (``Team.several``): how many groups
-# of these there are, (extent,); and those from one on, (value,)
+# of these there are, (extent,); and those from one on, (value,). Of a second such axis
+# (``Team.beside``) the same
 GROUPS = "@groups"
 SEVERAL = "@several"
+GROUPS_BESIDE = "@groups_beside"
+SEVERAL_BESIDE = "@several_beside"
+OF_TILES = frozenset({GROUPS, SEVERAL, GROUPS_BESIDE, SEVERAL_BESIDE})
 # How many steps of a loop, around one of ``rest`` steps, make about so many; at least 1
 STEPS_OF = "@steps_of"
 
@@ -333,13 +337,15 @@ class Team:
     lies beside each other, and what one reads does not. ``splits``: the shared loop makes one
     result, whose parts may be added up later; then ``around`` is the extent of a loop around it, if
     these share that, too. ``several``: the axis of which a thread that has an iteration to itself
-    may take several values at once, if its extent is a multiple of these."""
+    may take several values at once, if its extent is a multiple of these; ``beside``: a second one,
+    of which it may take several of each of the first."""
 
     extent: Expr
     across: bool = False
     splits: bool = False
     several: Axis | None = None
     around: Expr | None = None
+    beside: Axis | None = None
 
 
 def parts_of(number: int) -> str:

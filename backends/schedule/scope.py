@@ -21,7 +21,7 @@ from loma.core.walk import children, free_variables
 # How many arguments the functions of trees take, and which of them is the number of a check.
 _ARITY = {
     ir.INSIDE: 2, ir.TESTED: 3, ir.CLAMPED: 3, ir.CEILING: 2, ir.QUOTIENT: 2, ir.REMAINDER: 2,
-    ir.STEPS_OF: 2, ir.GROUPS: 1, ir.SEVERAL: 1,
+    ir.STEPS_OF: 2, **dict.fromkeys(ir.OF_TILES, 1),
 }  # fmt: skip
 _NOTES = (ir.TESTED, ir.CLAMPED)
 
@@ -159,7 +159,7 @@ class Scope:
             case Builtin(name, args) if name in _ARITY:
                 self.require(len(args) == _ARITY[name], f"'{name}' of {len(args)} arguments")
                 self.ints(*args)
-                if name in (ir.GROUPS, ir.SEVERAL):
+                if name in ir.OF_TILES:
                     team = self.tree.team if isinstance(self.tree, Parallel) else None
                     several = team is not None and team.several is not None
                     self.require(several, "several values of an axis of which a thread has one")

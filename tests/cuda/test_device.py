@@ -162,35 +162,41 @@ def test_what_teams_add_to_elements(layout: tuple[int, int], known: bool) -> Non
 
 @pytest.mark.parametrize(
     ("sums", "real", "known"),
-    diagonals(7, [(4, 4), (1, 1), (2, 1), (3, 1), (4, 1)], REALS, [False, True]),
+    diagonals(
+        7,
+        [(4, 1, 4), (1, 1, 1), (2, 1, 1), (3, 1, 1), (4, 1, 1), (4, 2, 1), (1, 3, 1), (2, 4, 1)],
+        REALS,
+        [False, True],
+    ),
     ids=str,
 )
-def test_several_sums_of_a_thread(sums: tuple[int, int], real: str, known: bool) -> None:
-    """As many at once as the host says, if the axis has groups of so many."""
-    beside, team = sums
+def test_several_sums_of_a_thread(sums: tuple[int, int, int], real: str, known: bool) -> None:
+    """As many at once as the host says, if the axes have groups of so many."""
+    *tile, team = sums
     for b, m, n, k in ((8, 4, 3, 5), (4, 12, 1, 9), (6, 7, 4, 2), (4, 4, 4, 0), (0, 3, 4, 2)):
         w: Array = np.random.default_rng(m).integers(-9, 9, (m, n, k)).astype(REALS[real])
         x: Array = np.random.default_rng(b).integers(-9, 9, (b, m, k)).astype(REALS[real])
         expected = np.einsum("mnk,bmk->bmn", w, x) - w.sum(2)
         sizes = (b, m, n, k) if known else ()
-        form = Form(64, team, real=real, beside=beside, known=sizes)
+        form = Form(64, team, real=real, tile=(tile[0], tile[1]), known=sizes)
         y, added = written((b, m, n), x.dtype), np.ones((b, m, n), x.dtype)
         Kernel(texts.SEVERAL).launch(form, (y, w, x, b, m, n, k), y.size)
         np.testing.assert_array_equal(y, expected)
+        form = Form(64, team, real=real, tile=(tile[0], 1), known=sizes)
         Kernel(texts.SEVERAL_IN_THE_MIDDLE).launch(form, (added, w, x, b, m, n, k), y.size)
         np.testing.assert_array_equal(added, 1 + expected)
 
 
 @pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("beside", [5, 4, 3, 1])
-def test_several_sums_of_places_that_may_lie_outside(beside: int, known: bool) -> None:
-    for q, n, c in ((5, 7, 3), (20, 3, 2), (3, 1, 1), (5, 4, 0)):
+@pytest.mark.parametrize("tile", [(5, 1), (4, 3), (3, 1), (1, 1), (5, 4)])
+def test_several_sums_of_places_that_may_lie_outside(tile: tuple[int, int], known: bool) -> None:
+    for q, n, c in ((5, 7, 3), (20, 3, 2), (3, 1, 1), (5, 4, 0), (5, 8, 2)):
         g, x = (np.random.default_rng(k).integers(-9, 9, (c, n)).astype(np.float32) for k in (1, 2))
         wide = np.pad(x, ((0, 0), (1, q)))
         expected = np.stack(
             [(g * wide[:, k : k + n]).sum(0) + (k > 0) * g[:, :1].sum() for k in range(q)]
         )
-        form = Form(64, 1, beside=beside, known=(q, n, c) if known else ())
+        form = Form(64, 1, tile=tile, known=(q, n, c) if known else ())
         y = written((q, n), x.dtype)
         Kernel(texts.SEVERAL_TESTED).launch(form, (y, g, x, q, n, c), y.size)
         np.testing.assert_array_equal(y, expected)

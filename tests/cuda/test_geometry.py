@@ -130,9 +130,30 @@ def test_sums_of_which_a_thread_has_several(
     native: ModuleType, count: int, inner: int, across: bool, several: int, expected: int
 ) -> None:
     found = native.statement_geometry(count, inner, across, False, several)
-    assert found["beside"] == expected
+    assert (found["rows"], found["columns"]) == (expected, 1)
     teams = found["threads"] // found["team"] * expected
     assert found["blocks"] == min((count + teams - 1) // teams, 1 << 14)
+
+
+@pytest.mark.parametrize(
+    ("count", "axes", "expected"),
+    [
+        (1 << 20, (100, 16), (4, 4)),
+        (1 << 20, (100, 10), (4, 2)),  # too few threads would be left of fives
+        (1 << 22, (100, 10), (4, 5)),
+        (1 << 20, (7, 16), (1, 4)),
+        (1 << 19, (100, 16), (4, 2)),
+        (1 << 17, (100, 16), (1, 2)),
+    ],
+)
+def test_tiles_of_sums(
+    native: ModuleType, count: int, axes: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    several, second = axes
+    found = native.statement_geometry(count, 8, False, False, several, second=second)
+    assert (found["rows"], found["columns"]) == expected
+    each = found["threads"] * expected[0] * expected[1]
+    assert found["blocks"] == min((count + each - 1) // each, 1 << 14)
 
 
 @pytest.mark.parametrize(

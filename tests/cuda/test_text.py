@@ -185,7 +185,7 @@ def predicted(W : In[Tensor[I, R, O, K]], X : In[Tensor[B, R, K]]) -> Tensor[B, 
     return U
 """
     shown = pipeline.stage_text(text, "source", "predicted", device="cuda")
-    assert "loma::several_at_once(grid_, B, " in shown  # W has all but that
+    assert "loma::several_at_once(grid_, B, I, " in shown  # W has all but that, and X lacks i
     shifted = text.replace("W[i, r, o, k] *", "W[i, r, o, (k + b) % K] *")
     shown = pipeline.stage_text(shifted, "source", "predicted", device="cuda")
     assert "several_at_once(grid_, B, " not in shown  # the place of W is not affine in b
@@ -196,8 +196,23 @@ def of_filters(x : In[Tensor[C, H, W]], g : In[Tensor[C, H, W]]) -> Tensor[5, H,
     return k
 """
     shown = pipeline.stage_text(padded, "source", "of_filters", device="cuda")
-    assert "loma::several_at_once(grid_, 5, " in shown  # g lacks q, which says what lies inside
+    assert "loma::several_at_once(grid_, 5, 1, " in shown  # g lacks q, which says what lies inside
     assert "loma::read_if(loma::inside(w + q - 2, W), " in shown
+
+
+def test_a_second_axis_of_sums_halves_what_is_read() -> None:
+    text = """
+def gradient(G : In[Tensor[B, I, R, O]], X : In[Tensor[B, R, K]]) -> Tensor[I, R, O, K]:
+    W : Tensor[I, R, O, K]
+    W[i, r, o, k] = sum(G[b, i, r, o] * X[b, r, k] for b in B)
+    return W
+"""
+    shown = pipeline.stage_text(text, "source", "gradient", device="cuda")
+    assert "loma::several_at_once(grid_, O, K, " in shown  # k is the last one, along which X lies
+    assert "const auto k = loma::several_beside(part_, p_ - " in shown
+    across = text.replace("X[b, r, k]", "X[b, k, r]").replace("Tensor[B, R, K]", "Tensor[B, K, R]")
+    shown = pipeline.stage_text(across, "source", "gradient", device="cuda")
+    assert "loma::several_at_once(grid_, O, K, " not in shown  # neighbours would read far apart
 
 
 def test_what_is_added_to_elements_is_read_before_others_are_written() -> None:

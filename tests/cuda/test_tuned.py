@@ -154,7 +154,7 @@ def test_a_launch_has_what_is_wanted_as_far_as_kernels_take_it(native: ModuleTyp
     assert wider["team"] == 2 * usual["team"]
     assert native.fused_geometry(4096, 512, 64, SHARED, shape={"threads": -1})["threads"] == 128
     assert (
-        native.statement_geometry(96, 96, False, True, 6, shape={"beside": 3, "team": -9})["beside"]
+        native.statement_geometry(96, 96, False, True, 6, shape={"beside": 3, "team": -9})["rows"]
         == 3
     )
 

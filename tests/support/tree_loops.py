@@ -123,8 +123,7 @@ class _Run:
             ir.CEILING: of_values(lambda a, b: -(-a // b)),
             ir.QUOTIENT: of_values(lambda a, b: _natural(a) // b),
             ir.REMAINDER: of_values(lambda a, b: _natural(a) % b),
-            ir.GROUPS: of_values(lambda extent: extent),  # of one value
-            ir.SEVERAL: of_values(lambda value: value),
+            **dict.fromkeys(ir.OF_TILES, of_values(lambda value: value)),  # of one value
             ir.STEPS_OF: of_values(lambda steps, rest: max(steps // max(rest, 1), 1)),
             ir.READ_IF: self.read_if,
             ir.POSITION: of_values(lambda accumulator: accumulator.position),

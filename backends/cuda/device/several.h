@@ -1,6 +1,8 @@
-// A reduction in which a thread has several iterations, those of neighbouring values of one axis: what
-// does not depend on that axis is read once for all of them. A statement's text is the same for one:
-// of what depends on the axis the types differ.
+// A reduction in which a thread has a tile of iterations, those of neighbouring values of one axis or
+// of two: what does not depend on an axis is read once for all of its values. A statement's text is
+// the same for one: of what depends on an axis the types differ.
+//   LOMA_TILE_ROWS     values of the first axis that a thread has
+//   LOMA_TILE_COLUMNS  values of the second one
 #pragma once
 
 #include <cstdint>
@@ -8,85 +10,100 @@
 #include "arithmetic.h"
 #include "statement.h"
 
+#ifndef LOMA_TILE_ROWS
+#define LOMA_TILE_ROWS 1
+#endif
+#ifndef LOMA_TILE_COLUMNS
+#define LOMA_TILE_COLUMNS 1
+#endif
+
 namespace loma {
 
-// first + k * step for k in range(n).
-template <int n>
+// first + i * row + j * column for i in range(n) for j in range(m); what does not depend on an axis
+// has one value of it.
+template <int n, int m>
 struct Places {
-  int64_t first, step;
+  int64_t first, row, column;
 };
-template <int n>
-inline Places<n> operator+(Places<n> a, Places<n> b) {
-  return {a.first + b.first, a.step + b.step};
+constexpr int wider(int a, int b) { return a > b ? a : b; }
+
+template <int n, int m, int k, int l>
+inline Places<wider(n, k), wider(m, l)> operator+(Places<n, m> a, Places<k, l> b) {
+  return {a.first + b.first, a.row + b.row, a.column + b.column};
 }
-template <int n>
-inline Places<n> operator*(Places<n> a, int64_t b) {
-  return {a.first * b, a.step * b};
+template <int n, int m>
+inline Places<n, m> operator*(Places<n, m> a, int64_t b) {
+  return {a.first * b, a.row * b, a.column * b};
 }
-template <int n>
-inline Places<n> operator*(int64_t a, Places<n> b) {
+template <int n, int m>
+inline Places<n, m> operator*(int64_t a, Places<n, m> b) {
   return b * a;
 }
-template <int n>
-inline Places<n> operator+(Places<n> a, int64_t b) {
-  return {a.first + b, a.step};
+template <int n, int m>
+inline Places<n, m> operator+(Places<n, m> a, int64_t b) {
+  return {a.first + b, a.row, a.column};
 }
-template <int n>
-inline Places<n> operator+(int64_t a, Places<n> b) {
+template <int n, int m>
+inline Places<n, m> operator+(int64_t a, Places<n, m> b) {
   return b + a;
 }
-template <int n>
-inline Places<n> operator-(Places<n> a) {
+template <int n, int m>
+inline Places<n, m> operator-(Places<n, m> a) {
   return a * -1;
 }
-template <int n, typename Other>
-inline Places<n> operator-(Places<n> a, Other b) {
+template <int n, int m, typename Other>
+inline auto operator-(Places<n, m> a, Other b) {
   return a + -b;
 }
-template <int n>
-inline Places<n> operator-(int64_t a, Places<n> b) {
+template <int n, int m>
+inline Places<n, m> operator-(int64_t a, Places<n, m> b) {
   return -b + a;
 }
 
-template <typename number, int n>
+template <typename number, int n, int m>
 struct Numbers {
-  number of[n];
+  number of[n * m];
+
+  number at(int i, int j) const { return of[(n == 1 ? 0 : i) * m + (m == 1 ? 0 : j)]; }
 };
 
 template <typename number>
-inline number nth(number value, int) {
+inline number nth(number value, int, int) {
   return value;
 }
-template <typename number, int n>
-inline number nth(const Numbers<number, n>& values, int k) {
-  return values.of[k];
+template <typename number, int n, int m>
+inline number nth(const Numbers<number, n, m>& values, int i, int j) {
+  return values.at(i, j);
 }
-template <int n>
-inline int64_t nth(Places<n> places, int k) {
-  return places.first + k * places.step;
+template <int n, int m>
+inline int64_t nth(Places<n, m> places, int i, int j) {
+  return places.first + (n == 1 ? 0 : i * places.row) + (m == 1 ? 0 : j * places.column);
 }
 
-// value(k) for k in range(n).
-template <int n, typename Value>
+// value(i, j) for i in range(n) for j in range(m).
+template <int n, int m, typename Value>
 inline auto numbers(const Value& value) {
-  Numbers<decltype(value(0)), n> found;
+  Numbers<decltype(value(0, 0)), n, m> found;
 #pragma unroll
-  for (int k = 0; k < n; ++k) found.of[k] = value(k);
+  for (int i = 0; i < n; ++i) {
+#pragma unroll
+    for (int j = 0; j < m; ++j) found.of[i * m + j] = value(i, j);
+  }
   return found;
 }
 
-#define LOMA_OF_NUMBERS(op)                                                              \
-  template <typename number, int n>                                                      \
-  inline auto operator op(const Numbers<number, n>& a, const Numbers<number, n>& b) {    \
-    return numbers<n>([&](int k) { return a.of[k] op b.of[k]; });                        \
-  }                                                                                      \
-  template <typename number, int n>                                                      \
-  inline auto operator op(const Numbers<number, n>& a, number b) {                       \
-    return numbers<n>([&](int k) { return a.of[k] op b; });                              \
-  }                                                                                      \
-  template <typename number, int n>                                                      \
-  inline auto operator op(number a, const Numbers<number, n>& b) {                       \
-    return numbers<n>([&](int k) { return a op b.of[k]; });                              \
+#define LOMA_OF_NUMBERS(op)                                                                       \
+  template <typename number, int n, int m, int k, int l>                                          \
+  inline auto operator op(const Numbers<number, n, m>& a, const Numbers<number, k, l>& b) {       \
+    return numbers<wider(n, k), wider(m, l)>([&](int i, int j) { return a.at(i, j) op b.at(i, j); }); \
+  }                                                                                               \
+  template <typename number, int n, int m>                                                        \
+  inline auto operator op(const Numbers<number, n, m>& a, number b) {                             \
+    return numbers<n, m>([&](int i, int j) { return a.at(i, j) op b; });                          \
+  }                                                                                               \
+  template <typename number, int n, int m>                                                        \
+  inline auto operator op(number a, const Numbers<number, n, m>& b) {                             \
+    return numbers<n, m>([&](int i, int j) { return a op b.at(i, j); });                          \
   }
 LOMA_OF_NUMBERS(+)
 LOMA_OF_NUMBERS(-)
@@ -94,15 +111,17 @@ LOMA_OF_NUMBERS(*)
 LOMA_OF_NUMBERS(&&)  // of what is known without effects
 #undef LOMA_OF_NUMBERS
 
-template <typename number, int n>
-inline auto operator-(const Numbers<number, n>& a) {
-  return numbers<n>([&](int k) { return -a.of[k]; });
+template <typename number, int n, int m>
+inline auto operator-(const Numbers<number, n, m>& a) {
+  return numbers<n, m>([&](int i, int j) { return -a.at(i, j); });
 }
 
 // Where a sum is one of several, so is what is added.
-template <typename number, typename A, typename B, int n>
-inline auto fma(const A& a, const B& b, const Numbers<number, n>& c) {
-  return numbers<n>([&](int k) { return fma<number>(nth(a, k), nth(b, k), c.of[k]); });
+template <typename number, typename A, typename B, int n, int m>
+inline auto fma(const A& a, const B& b, const Numbers<number, n, m>& c) {
+  return numbers<n, m>([&](int i, int j) {
+    return fma<number>(nth(a, i, j), nth(b, i, j), c.at(i, j));
+  });
 }
 
 // Elements of a tensor, read and written.
@@ -110,16 +129,16 @@ template <typename number>
 inline number read(const number* data, int64_t place) {
   return data[place];
 }
-template <typename number, int n>
-inline auto read(const number* data, Places<n> places) {
-  return numbers<n>([&](int k) { return data[nth(places, k)]; });
+template <typename number, int n, int m>
+inline auto read(const number* data, Places<n, m> places) {
+  return numbers<n, m>([&](int i, int j) { return data[nth(places, i, j)]; });
 }
 
 // Whether places lie within an axis of that extent.
 inline bool inside(int64_t place, int64_t extent) { return uint64_t(place) < uint64_t(extent); }
-template <int n>
-inline auto inside(Places<n> places, int64_t extent) {
-  return numbers<n>([&](int k) { return inside(nth(places, k), extent); });
+template <int n, int m>
+inline auto inside(Places<n, m> places, int64_t extent) {
+  return numbers<n, m>([&](int i, int j) { return inside(nth(places, i, j), extent); });
 }
 
 // Those that exist where ``inside``, else zeros.
@@ -127,79 +146,105 @@ template <typename number>
 inline number read_if(bool inside, const number* data, int64_t place) {
   return inside ? data[place] : number(0);
 }
-template <typename number, int n>
-inline auto read_if(bool inside, const number* data, Places<n> places) {
-  return numbers<n>([&](int k) { return read_if(inside, data, nth(places, k)); });
+template <typename number, int n, int m>
+inline auto read_if(bool inside, const number* data, Places<n, m> places) {
+  return numbers<n, m>([&](int i, int j) { return read_if(inside, data, nth(places, i, j)); });
 }
-template <typename number, int n, typename Place>
-inline auto read_if(Numbers<bool, n> inside, const number* data, Place place) {
-  return numbers<n>([&](int k) { return read_if(inside.of[k], data, nth(place, k)); });
+template <typename number, int n, int m>
+inline auto read_if(const Numbers<bool, n, m>& inside, const number* data, int64_t place) {
+  return numbers<n, m>([&](int i, int j) { return read_if(inside.at(i, j), data, place); });
+}
+template <typename number, int n, int m, int k, int l>
+inline auto read_if(const Numbers<bool, n, m>& inside, const number* data, Places<k, l> places) {
+  return numbers<wider(n, k), wider(m, l)>([&](int i, int j) {
+    return read_if(inside.at(i, j), data, nth(places, i, j));
+  });
 }
 
 template <typename number>
 inline void write(number* data, int64_t place, number value, bool adds) {
   data[place] = adds ? data[place] + value : value;
 }
-template <typename number, int n>
-inline void write(number* data, Places<n> places, Numbers<number, n> values, bool adds) {
+template <typename number, int n, int m>
+inline void write(number* data, Places<n, m> places, Numbers<number, n, m> values, bool adds) {
   if (adds) values = read(data, places) + values;
 #pragma unroll
-  for (int k = 0; k < n; ++k) data[nth(places, k)] = values.of[k];
+  for (int i = 0; i < n; ++i) {
+#pragma unroll
+    for (int j = 0; j < m; ++j) data[nth(places, i, j)] = values.of[i * m + j];
+  }
 }
 
-// The values of the axis that a part has, the first of which is ``value`` or, counting in groups of
-// several, its group; how many such there are of ``extent``; and where a sum of the part starts.
-template <int n>
+// The values of the tile's first axis, and of its second, that a part has, the first of which is
+// ``value`` or, counting in groups of several, its group; how many such there are of ``extent``; and
+// where a sum of the part starts.
+template <int n, int m>
 struct Several : Alone {};
 
 template <typename Part>
 inline int64_t several(const Part&, int64_t value) {
   return value;
 }
-template <int n>
-inline Places<n> several(const Several<n>&, int64_t group) {
-  return {group * n, 1};
+template <int n, int m>
+inline auto several(const Several<n, m>&, int64_t group) {
+  if constexpr (n == 1) {
+    return group;
+  } else {
+    return Places<n, 1>{group * n, 1, 0};
+  }
+}
+template <typename Part>
+inline int64_t several_beside(const Part&, int64_t value) {
+  return value;
+}
+template <int n, int m>
+inline auto several_beside(const Several<n, m>&, int64_t group) {
+  if constexpr (m == 1) {
+    return group;
+  } else {
+    return Places<1, m>{group * m, 0, 1};
+  }
 }
 
 template <typename Part>
 inline int64_t groups(const Part&, int64_t extent) {
   return extent;
 }
-template <int n>
-inline int64_t groups(const Several<n>&, int64_t extent) {
+template <int n, int m>
+inline int64_t groups(const Several<n, m>&, int64_t extent) {
   return extent / n;
+}
+template <typename Part>
+inline int64_t groups_beside(const Part&, int64_t extent) {
+  return extent;
+}
+template <int n, int m>
+inline int64_t groups_beside(const Several<n, m>&, int64_t extent) {
+  return extent / m;
 }
 
 template <typename Part, typename number>
 inline number start(const Part&, number zero) {
   return zero;
 }
-template <int n, typename number>
-inline auto start(const Several<n>&, number zero) {
-  return numbers<n>([&](int) { return zero; });
+template <int n, int m, typename number>
+inline auto start(const Several<n, m>&, number zero) {
+  return numbers<n, m>([&](int, int) { return zero; });
 }
 
-// body(p, part) with n iterations in each, where the host has so many in mind; whether it has.
-template <int n, typename Body>
-inline bool several_taken(const Grid& grid, int64_t extent, const Body& body) {
-  if (grid.beside != n || extent % n != 0) return false;
-  const int64_t count = grid.count / n, all = blocks(grid) * kTeams;
-  bounded(count, [&](const auto& at) {
-    int64_t p = block(grid) * kTeams + threadIdx.x;
-    for (; p < count; p += all) body(at(p), Several<n>());
-  });
-  return true;
-}
-
-// Kernels for known numbers have no text for others.
+// body(p, part) with a tile in each, where the axes have groups of so many.
 template <typename Body>
-inline void several_at_once(const Grid& grid, int64_t extent, const Body& body) {
-  if constexpr (kTeam == 1 && LOMA_STAGE == 0) {
-    if (several_taken<4>(grid, extent, body)) return;
-#ifdef LOMA_KNOWN
-    if (several_taken<5>(grid, extent, body) || several_taken<3>(grid, extent, body)) return;
-    if (several_taken<2>(grid, extent, body)) return;
-#endif
+inline void several_at_once(const Grid& grid, int64_t extent, int64_t beside, const Body& body) {
+  constexpr int n = LOMA_TILE_ROWS, m = LOMA_TILE_COLUMNS;
+  if constexpr (kTeam == 1 && LOMA_STAGE == 0 && n * m > 1) {
+    if (extent % n == 0 && beside % m == 0) {
+      const int64_t count = grid.count / (n * m), all = blocks(grid) * kTeams;
+      bounded(count, [&](const auto& at) {
+        int64_t p = block(grid) * kTeams + threadIdx.x;
+        for (; p < count; p += all) body(at(p), Several<n, m>());
+      });
+      return;
+    }
   }
   statement(grid, body);
 }

@@ -6,6 +6,8 @@ namespace loma::gpu {
 namespace {
 
 constexpr int64_t kFull = 1 << 17;  // threads that fill a GPU
+constexpr int64_t kBusy = 1 << 16;  // threads that keep one busy, of which each has many sums
+constexpr int kTiles = 128;         // of a block whose threads have tiles of sums
 constexpr int64_t kFew = 1 << 16;   // below that many a reduction's steps are shared by blocks, too
 constexpr int kBlock = 256, kWarp = 32;
 constexpr int kMostTeam = 512, kMostThreads = 1024;
@@ -76,10 +78,10 @@ int64_t turned(int64_t number, int twice, int64_t least, int64_t most) {
 
 int64_t at_most(int64_t blocks, int most) { return most > 0 ? std::min<int64_t>(blocks, most) : blocks; }
 
-// How many sums a thread has, of an axis of that extent, as device/several.h has them.
-int sums_beside(int64_t count, int64_t extent) {
+// How many sums a thread has, of an axis of that extent, where `least` threads are to be left.
+int sums_beside(int64_t count, int64_t extent, int64_t least) {
   for (const int number : {4, 5, 3, 2}) {
-    if (extent % number == 0 && count >= number * kFull) return number;
+    if (extent % number == 0 && count >= number * least) return number;
   }
   return 1;
 }
@@ -108,7 +110,7 @@ int lanes_for(int64_t columns) {
 }  // namespace
 
 Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits, int beside,
-                            int64_t several, int64_t around, const Shape& shape) {
+                            int64_t several, int64_t around, int64_t second, const Shape& shape) {
   Geometry g;
   g.threads = kBlock;
   if (inner > 1) {
@@ -133,9 +135,11 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
   }
   if (inner > 1 && g.team == 1 && several > 0) {
     const bool fits = shape.beside > 0 && shape.beside <= 5 && several % shape.beside == 0;
-    g.beside = fits ? shape.beside : sums_beside(count, several);
+    g.rows = fits ? shape.beside : sums_beside(count, several, kFull);
+    g.columns = sums_beside(count / g.rows, second, kBusy);
+    if (g.columns > 1) g.threads = std::min(g.threads, kTiles);
   }
-  g.blocks = blocks_for(count, g.threads / g.team * g.beside, kMostBlocks);
+  g.blocks = blocks_for(count, g.threads / g.team * g.beside * g.rows * g.columns, kMostBlocks);
   if (splits) {
     const int64_t threads = count * g.team;
     const int64_t steps = inner * std::max<int64_t>(around, 1);

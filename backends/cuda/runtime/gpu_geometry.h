@@ -16,7 +16,7 @@ constexpr int64_t kPlainShared = 48 << 10;  // bytes of shared memory that any b
 // A block has `threads`, of which each `team` shares an iteration. `across`: neighbours are threads of
 // the same rank in neighbouring teams. So many `blocks` take the iterations in turns. With `slices`
 // above 1 the steps of a reduction are cut, blocks for each slice, and a second launch joins them.
-// A team of one may take `beside` iterations side by side. Private memory, `shared_bytes` of a block, is
+// A team of one may take `beside` iterations side by side, or a tile of `rows` and `columns` of them. Private memory, `shared_bytes` of a block, is
 // shared memory if `shared` is 1, in workspaces of `workspace_bytes` for all blocks if it is 0, and what
 // is far alone in these if it is 2.
 struct Geometry {
@@ -28,15 +28,17 @@ struct Geometry {
   // Of a sweep: the dtype of operands, lengths of their rows, groups of four warps that use the matrix
   // units together (0: each warp does by itself), registers of a thread (0: as many as it wants).
   int narrow = 0, depth = 0, width = 0, groups = 0, registers = 0;
+  int rows = 1, columns = 1;
   int lanes = 0;  // that have a value of an inner loop
 };
 
 // `shape`: what a tuner wants, as far as it can be.
 // `beside`: how many numbers a thread reads at once; `several`: the extent of the axis of which a
-// thread may have several sums, 0 where there is none; `around`: how often the loop over `inner` steps
+// thread may have several sums, 0 where there is none; `second`: that of a second such axis; `around`: how often the loop over `inner` steps
 // runs, whose values slices share before they share those.
 Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits, int beside,
-                            int64_t several = 0, int64_t around = 1, const Shape& shape = {});
+                            int64_t several = 0, int64_t around = 1, int64_t second = 1,
+                            const Shape& shape = {});
 // The second launch of a reduction in slices.
 Geometry joining_geometry(int64_t count);
 // `most_shared`: the bytes of shared memory that a block can have at most on that device; `far`: bytes

@@ -28,7 +28,7 @@ bool Form::operator==(const Form& o) const {
          team == o.team && stage == o.stage && across == o.across && shared == o.shared &&
          narrow == o.narrow && depth == o.depth && width == o.width && groups == o.groups &&
          set == o.set && aligned == o.aligned && lists == o.lists && registers == o.registers &&
-         unroll == o.unroll && lanes == o.lanes && fixed == o.fixed;
+         unroll == o.unroll && lanes == o.lanes && rows == o.rows && columns == o.columns && fixed == o.fixed;
 }
 
 Kernel::Kernel(const char* name, const char* text, bool lists, bool known, int fixed)
@@ -46,6 +46,10 @@ Request Kernel::State::request(const Form& form, const int64_t* numbers, int cou
     options.push_back(define("LOMA_DEPTH", form.depth));
     options.push_back(define("LOMA_WIDTH", form.width));
     if (form.groups != 0) options.push_back(define("LOMA_GROUPS", form.groups));
+  }
+  if (form.rows * form.columns > 1) {
+    options.push_back(define("LOMA_TILE_ROWS", form.rows));
+    options.push_back(define("LOMA_TILE_COLUMNS", form.columns));
   }
   if (form.lanes != 0) options.push_back(define("LOMA_LANES", form.lanes));
   for (int k = 0; k < fixed; ++k) {

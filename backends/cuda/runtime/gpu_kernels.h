@@ -60,6 +60,7 @@ struct Form {
   bool lists = false;    // a launch for positions of lists
   int registers = 0, unroll = 0;  // as Shape has them
   int lanes = 0;                  // that have a value of an inner loop
+  int rows = 1, columns = 1;      // of the tile of sums that a thread has
   std::array<int64_t, kMostFixed> fixed{};  // the first numbers, where each form is for these
 
   bool operator==(const Form& other) const;

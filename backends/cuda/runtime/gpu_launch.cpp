@@ -69,6 +69,8 @@ class Launcher {
     form.registers = launch_.shape_.registers;
     form.unroll = launch_.shape_.unroll;
     form.lanes = geometry.lanes;
+    form.rows = geometry.rows;
+    form.columns = geometry.columns;
     grid_.beside = geometry.beside;
     if (waits(stage)) {
       form.lists = true;
@@ -91,6 +93,7 @@ class Launcher {
     for (const int64_t number : {
              static_cast<int64_t>(std::hash<std::string>()(launch_.kernel_.state().text)),
              geometry.blocks, geometry.slices, static_cast<int64_t>(geometry.beside),
+             static_cast<int64_t>(geometry.rows), static_cast<int64_t>(geometry.columns),
              static_cast<int64_t>(form.stage), static_cast<int64_t>(form.threads),
              static_cast<int64_t>(form.team), static_cast<int64_t>(form.shared),
              static_cast<int64_t>(form.registers), static_cast<int64_t>(form.unroll)}) {
@@ -231,10 +234,10 @@ void Launch::number(int64_t given) {
 }
 
 void Launch::statement(int64_t count, int64_t inner, bool across, int sums, int64_t several,
-                       int64_t around) {
+                       int64_t around, int64_t second) {
   if (count <= 0) return;
-  const Geometry geometry =
-      statement_geometry(count, inner, across, sums > 0, kWide / real_bytes_, several, around, shape_);
+  const Geometry geometry = statement_geometry(count, inner, across, sums > 0, kWide / real_bytes_,
+                                               several, around, second, shape_);
   Launcher launcher(*this);
   launcher.grid_.count = count;
   launcher.grid_.slices = geometry.slices;

@@ -258,14 +258,16 @@ ADDED_IN_TEAMS = _kernel(
 """,
 )
 
-# y[b, m, n] = sum of w[m, n, k] * x[b, m, k] - w[m, n, k] over k: a thread may have several b or m.
+# y[b, m, n] = sum of w[m, n, k] * x[b, m, k] - w[m, n, k] over k: a thread may have several b, and
+# several n for each of these, or several m.
 SEVERAL = """#include "several.h"
 """ + _kernel(
     "real* __restrict y_data_, const real* __restrict w_data_, const real* __restrict x_data_",
     "B M N K",
-    """  loma::several_at_once(grid_, B, [&](const int64_t p_, const auto& part_) {
-    const auto n = loma::remainder(p_, N);
-    const auto rest1_ = loma::quotient(p_, N);
+    """  loma::several_at_once(grid_, B, N, [&](const int64_t p_, const auto& part_) {
+    const auto groups_ = loma::groups_beside(part_, N);
+    const auto n = loma::several_beside(part_, loma::remainder(p_, groups_));
+    const auto rest1_ = loma::quotient(p_, groups_);
     const auto m = loma::remainder(rest1_, M);
     const auto b = loma::several(part_, loma::quotient(rest1_, M));
     auto acc1_ = loma::start(part_, real(0));
@@ -284,7 +286,7 @@ SEVERAL_IN_THE_MIDDLE = """#include "several.h"
 """ + _kernel(
     "real* __restrict y_data_, const real* __restrict w_data_, const real* __restrict x_data_",
     "B M N K",
-    """  loma::several_at_once(grid_, M, [&](const int64_t p_, const auto& part_) {
+    """  loma::several_at_once(grid_, M, 1, [&](const int64_t p_, const auto& part_) {
     const auto n = loma::remainder(p_, N);
     const auto rest1_ = loma::quotient(p_, N);
     const auto m = loma::several(part_, loma::remainder(rest1_, loma::groups(part_, M)));
@@ -305,9 +307,10 @@ SEVERAL_TESTED = """#include "several.h"
 """ + _kernel(
     "real* __restrict y_data_, const real* __restrict g_data_, const real* __restrict x_data_",
     "Q N C",
-    """  loma::several_at_once(grid_, Q, [&](const int64_t p_, const auto& part_) {
-    const auto rest1_ = loma::quotient(p_, N);
-    const auto n = p_ - rest1_ * N;
+    """  loma::several_at_once(grid_, Q, N, [&](const int64_t p_, const auto& part_) {
+    const auto groups_ = loma::groups_beside(part_, N);
+    const auto rest1_ = loma::quotient(p_, groups_);
+    const auto n = loma::several_beside(part_, p_ - rest1_ * groups_);
     const auto q = loma::several(part_, rest1_);
     auto acc1_ = loma::start(part_, real(0));
     loma::over(part_, 0, C, [&](const int64_t c) {

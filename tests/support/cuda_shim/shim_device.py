@@ -71,6 +71,7 @@ class Form:
     real: str = "float"
     known: tuple[int, ...] = ()
     beside: int = 1
+    tile: tuple[int, int] = (1, 1)
 
     def options(self, stage: int) -> list[str]:
         known = [f"-DLOMA_KNOWN_{k}={value}" for k, value in enumerate(self.known)]
@@ -78,6 +79,7 @@ class Form:
             f"-DLOMA_REAL={self.real}", f"-DLOMA_THREADS={self.threads}",
             f"-DLOMA_TEAM={self.team}", f"-DLOMA_ACROSS={int(self.across)}",
             f"-DLOMA_STAGE={stage}", f"-DLOMA_SHARED={int(self.shared)}",
+            f"-DLOMA_TILE_ROWS={self.tile[0]}", f"-DLOMA_TILE_COLUMNS={self.tile[1]}",
             *(["-DLOMA_KNOWN", *known] if self.known else []),
         ]  # fmt: skip
 
