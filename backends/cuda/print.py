@@ -16,7 +16,7 @@ from loma.backends.schedule.walk import expressions, nodes
 from loma.core.ir import (
     POSITIONS, Binary, Builtin, Expr, FloatConst, FloatType, Index, IntConst, Var,
 )  # fmt: skip
-from loma.core.walk import walk
+from loma.core.walk import free_variables, walk
 
 
 def _adds(tree: Parallel) -> bool:
@@ -69,6 +69,15 @@ def _puts(tree: Parallel) -> bool:
     return sum(isinstance(part, Index) and part.tensor.name == own for part in reads) == 1
 
 
+def _changing(tree: Parallel | InPlace) -> frozenset[str]:
+    """The counter of a loop, and what follows from it."""
+    found = {tree.counter.name} if isinstance(tree, Parallel) else set()
+    for node in nodes(tree.body):
+        if isinstance(node, Let) and free_variables(node.value) & found:
+            found.add(node.var.name)
+    return frozenset(found)
+
+
 class ThreadText(LoopText):
     """The nodes of one tree as lines. ``captured``: the tree stands inside of a kernel, whose names
     it uses; else it is a kernel itself. ``alike``: all threads of a team run it, to have in
@@ -79,6 +88,8 @@ class ThreadText(LoopText):
         self._inside = context.captured is not None and context.looked_up is None
         self._written = {var.name for var in tree.writes}
         self._has_team = isinstance(tree, Parallel) and tree.team is not None
+        self._beside = isinstance(tree, Parallel) and tree.row is not None
+        self._changing = _changing(tree)
         self.adds = isinstance(tree, Parallel) and not self.alike and _adds(tree)
         inside = self._inside and not self.alike
         is_sum = isinstance(tree, Parallel) and inside and _takes_one_sum(tree)
@@ -94,7 +105,8 @@ class ThreadText(LoopText):
     def _binary(self, expr: Binary) -> c.Expression:
         match expr:
             case Binary("/", left, right, type=FloatType()) if (
-                self._has_team  # whose loops are unrolled
+                # Where loops are unrolled, or elements lie side by side.
+                (self._has_team or (self._beside and self._stays(right)))
                 and self.context.machine.reciprocals
                 and not isinstance(right, FloatConst | IntConst)
             ):
@@ -102,6 +114,10 @@ class ThreadText(LoopText):
                 return c.call("loma::divide<real>", *operands)
             case _:
                 return super()._binary(expr)
+
+    def _stays(self, expr: Expr) -> bool:
+        """Whether all elements of the loop have the same, so that its reciprocal is taken once."""
+        return free_variables(expr).isdisjoint(self._changing)
 
     def _builtin(self, expr: Builtin) -> c.Expression:
         match expr:
