@@ -236,9 +236,17 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
         teams = () if carried is None else (c.item_text(context.ints(carried.teams)),)
         made.write(
             body, "fused", c.item_text(count), widest, "workspace_.bytes()",
-            *(["workspace_.far()"] if buffers else []), *teams,
+            *_with_numbers(launch, ["workspace_.far()"] if buffers else [], teams),
             private=bool(buffers), shape=shapes.of_fused(context, *named),
         )  # fmt: skip
+
+
+def _with_numbers(launch: Launch, far: Sequence[str], teams: Sequence[str]) -> tuple[str, ...]:
+    """The last arguments of a launch, with the numbers of a row that a thread has at least where
+    these are not as usual."""
+    if teams or not shapes.joins_often(launch):
+        return (*far, *teams)
+    return (*(far or ("0",)), "0", "loma::gpu::kMoreNumbers")
 
 
 def _write_group(owner: HostWriter, node: Group) -> None:

@@ -116,8 +116,10 @@ class ThreadText(LoopText):
                 return super()._binary(expr)
 
     def _stays(self, expr: Expr) -> bool:
-        """Whether all elements of the loop have the same, so that its reciprocal is taken once."""
-        return free_variables(expr).isdisjoint(self._changing)
+        """Whether all elements of the loop have the same of what is computed, so that its reciprocal
+        is taken once."""
+        found = any(isinstance(part, Index) for part in walk(expr))
+        return found and free_variables(expr).isdisjoint(self._changing)
 
     def _builtin(self, expr: Builtin) -> c.Expression:
         match expr:

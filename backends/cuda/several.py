@@ -15,7 +15,8 @@ from loma.core import sizes
 from loma.core.ir import Binary, Builtin, Expr, Index, IntType, TensorType, Unary, Var
 from loma.core.walk import free_variables
 
-_SEVERAL = 4  # in most cases: device/several.h has another number where that is no divisor
+_SEVERAL = 4  # in most cases: the host takes another number where that is no divisor
+_WHOLE = 5  # values of an axis that a thread may have at most
 
 
 def shared_axis(flat: Sequence[Loop], reads: Sequence[Access], rank: int) -> Loop | None:
@@ -32,7 +33,8 @@ def shared_axis(flat: Sequence[Loop], reads: Sequence[Access], rank: int) -> Loo
 
 def second_axis(flat: Sequence[Loop], reads: Sequence[Access], first: Loop) -> Loop | None:
     """Another axis of which a thread takes several values of each of the first, if that leaves it
-    half as many reads for a product: the last one, too, where what depends on it lies in order."""
+    half as many reads for a product, or fewer where it takes all of a few: the last one, too, where
+    what depends on it lies in order."""
 
     def loads(loop: Loop) -> int:
         return sum(_loads(first, (read,)) * _loads(loop, (read,)) for read in reads)
@@ -43,10 +45,17 @@ def second_axis(flat: Sequence[Loop], reads: Sequence[Access], first: Loop) -> L
         found = [read.coefficient(loop.name) for read in reads if _depends(read, loop)]
         return loop is not flat[-1] or all(sizes.constant(each) == 1 for each in found)
 
-    enough = [
-        loop for loop in flat if able(loop) and 2 * loads(loop) <= _SEVERAL * _loads(first, reads)
-    ]
+    def saves(loop: Loop) -> bool:
+        before, after = _SEVERAL * _loads(first, reads), loads(loop)
+        return 2 * after <= before or (after < before and _is_whole(loop))
+
+    enough = [loop for loop in flat if able(loop) and saves(loop)]
     return min(enough, key=loads, default=None)
+
+
+def _is_whole(loop: Loop) -> bool:
+    """Whether a thread takes all values of the axis."""
+    return (sizes.constant(loop.axis.extent) or _WHOLE + 1) <= _WHOLE
 
 
 def _divides(loop: Loop) -> bool:

@@ -7,13 +7,17 @@ number of threads is the usual one, times 2 so many times. What a launch cannot 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TypeAlias
 
 from loma.backends.schedule.context import FunctionContext
+from loma.backends.schedule.host import Launch, flat
+from loma.backends.schedule.ir import AllReduce, Loop, Parallel
+from loma.backends.schedule.walk import expressions, nodes
 from loma.core import sizes
-from loma.core.ir import Expr, IntConst
-from loma.core.walk import substitute
+from loma.core.ir import Expr, Index, IntConst
+from loma.core.walk import free_variables, substitute, walk
 
 Shape: TypeAlias = Mapping[str, int]  # by member, what is not as usual
 
@@ -27,6 +31,8 @@ _REGISTERS = (0, 64, 40, 32)
 _UNROLL = (0, 4, 8, 32)
 _SIDE_BY_SIDE = (0, 2, 1)  # as many as a thread reads at once, or one
 _SUMS = (0, 4, 2, 3, 5, 1)
+_FEW = 2  # tensors that several statements read along a row
+_ONE = IntConst(1)
 
 
 def of_statement(
@@ -60,6 +66,28 @@ def of_fused(context: FunctionContext, name: str, steps: tuple[Expr, ...]) -> Sh
     if context.choices is None:
         return {}
     return _chosen(context, name, steps, {"team": _TEAM, "threads": _THREADS, "blocks": _BLOCKS})
+
+
+def joins_often(launch: Launch) -> bool:
+    """Whether threads that share a row put together what they found more than once, and read few
+    tensors of that length again: with more numbers for each thread fewer wait for each other, and
+    what they have read is still at hand."""
+    trees = [tree for tree in flat(launch.body) if isinstance(tree, Parallel)]
+    rows = [tree for tree in trees if tree.team is not None and tree.count == _ONE]
+    joins = sum(isinstance(node, AllReduce) for tree in rows for node in nodes(tree.body))
+    along: Counter[str] = Counter()
+    for tree in trees:
+        counters = {tree.counter.name} if tree.count != _ONE else set()
+        counters |= {node.counter.name for node in nodes(tree.body) if isinstance(node, Loop)}
+        reads = (part for node in nodes(tree.body) for e in expressions(node) for part in walk(e))
+        along.update(
+            {
+                read.tensor.name
+                for read in reads
+                if isinstance(read, Index) and free_variables(read) & counters
+            }
+        )
+    return joins > 1 and sum(count > 1 for count in along.values()) <= _FEW
 
 
 def block(context: FunctionContext, name: str, steps: tuple[Expr, ...]) -> int:

@@ -156,6 +156,12 @@ def test_tiles_of_sums(
     assert found["blocks"] == min((count + each - 1) // each, 1 << 14)
 
 
+def test_threads_have_more_numbers_where_they_wait_more_often(native: ModuleType) -> None:
+    usual = native.fused_geometry(4096, 4096, 64, SHARED)
+    more = native.fused_geometry(4096, 4096, 64, SHARED, least=16)
+    assert (usual["team"], more["team"]) == (512, 256)
+
+
 @pytest.mark.parametrize(
     ("count", "inner", "size", "expected"),
     [

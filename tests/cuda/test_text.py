@@ -200,6 +200,24 @@ def of_filters(x : In[Tensor[C, H, W]], g : In[Tensor[C, H, W]]) -> Tensor[5, H,
     assert "loma::read_if(loma::inside(w + q - 2, W), " in shown
 
 
+def test_threads_that_join_sums_twice_have_more_numbers() -> None:
+    norm = """
+def norm(x : In[Tensor[N, D]]) -> Tensor[N, D]:
+    m : Tensor[N]
+    v : Tensor[N]
+    y : Tensor[N, D]
+    m[n] = sum(x[n, d] for d in D) / D
+    v[n] = sum((x[n, d] - m[n]) ** 2 for d in D) / D
+    y[n, d] = (x[n, d] - m[n]) / sqrt(v[n])
+    return y
+"""
+    shown = pipeline.stage_text(norm, "source", "norm", device="cuda")
+    assert "loma::gpu::kMoreNumbers" in shown
+    assert "loma::divide<real>(x_1_[d] - m[0], _sqrt[0])" in shown  # its reciprocal once, no branch
+    once = norm.replace("m[n] = sum(x[n, d] for d in D) / D", "m[n] = x[n, 0]")
+    assert "kMoreNumbers" not in pipeline.stage_text(once, "source", "norm", device="cuda")
+
+
 def test_a_second_axis_of_sums_halves_what_is_read() -> None:
     text = """
 def gradient(G : In[Tensor[B, I, R, O]], X : In[Tensor[B, R, K]]) -> Tensor[I, R, O, K]:
@@ -213,6 +231,20 @@ def gradient(G : In[Tensor[B, I, R, O]], X : In[Tensor[B, R, K]]) -> Tensor[I, R
     across = text.replace("X[b, r, k]", "X[b, k, r]").replace("Tensor[B, R, K]", "Tensor[B, K, R]")
     shown = pipeline.stage_text(across, "source", "gradient", device="cuda")
     assert "loma::several_at_once(grid_, O, K, " not in shown  # neighbours would read far apart
+
+
+def test_a_thread_has_all_of_two_short_axes() -> None:
+    text = """
+def gradient(g : In[Tensor[C, H, W]], x : In[Tensor[C, H, W]]) -> Tensor[5, 3, H, W]:
+    k : Tensor[5, 3, H, W]
+    k[p, q, h, w] = sum(g[c, h, w] * zero_pad(x[c, h + p, w + q]) for c in C)
+    return k
+"""
+    shown = pipeline.stage_text(text, "source", "gradient", device="cuda")
+    assert "loma::several_at_once(grid_, 3, 5, " in shown  # g is read once for fifteen
+    longer = text.replace("Tensor[5, 3, H, W]", "Tensor[8, 3, H, W]")
+    shown = pipeline.stage_text(longer, "source", "gradient", device="cuda")
+    assert "loma::several_at_once(grid_, 3, 1, " in shown
 
 
 def test_what_is_added_to_elements_is_read_before_others_are_written() -> None:

@@ -18,6 +18,9 @@ namespace loma::gpu {
 
 struct Geometry;
 
+// Numbers of a long row that a thread has at least; and where threads wait for each other more often.
+constexpr int64_t kUsualNumbers = 8, kMoreNumbers = 16;
+
 // What a tuner may want of a launch other than what sizes make of it (loma/backends/cuda/shapes.py),
 // as far as the launch can have it. `team`, `threads` and `slices`: so many times 2 the usual number of
 // threads that share an iteration, of threads of a block, of pieces of a sum. `beside`: iterations
@@ -187,8 +190,10 @@ class Launch {
 
   // `inner`: the steps of an iteration's widest statement; `bytes` of private memory for each, and so
   // many `far` from it, where there would be too many. `carriers`: the teams that carry sums, among
-  // that memory, from one iteration to the next; 0: none do.
-  void fused(int64_t count, int64_t inner, int64_t bytes, int64_t far = 0, int64_t carriers = 0);
+  // that memory, from one iteration to the next; 0: none do. `least`: numbers of a long row that a
+  // thread has at least.
+  void fused(int64_t count, int64_t inner, int64_t bytes, int64_t far = 0, int64_t carriers = 0,
+             int64_t least = kUsualNumbers);
 
   // The same with inner loops of so many `values`, of which lanes share `columns`.
   void lanes(int64_t count, int64_t values, int64_t columns, int64_t bytes, int64_t far);

@@ -163,7 +163,7 @@ Geometry joining_geometry(int64_t count) {
 }
 
 Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared,
-                        int64_t far, const Shape& shape, int64_t carriers) {
+                        int64_t far, const Shape& shape, int64_t carriers, int64_t least) {
   Geometry g;
   const int64_t whole = power_below(std::max<int64_t>(inner, 1));
   // Of a few steps a thread has all where iterations fill the GPU.
@@ -171,7 +171,7 @@ Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t mos
   // A thread has so few steps of a long row that what one statement has read of it is still at hand,
   // in registers or in the first-level cache, when the next one does.
   const auto larger = [&] {
-    const bool worth = inner >= kLong && 2 * team * kLeastSteps <= inner;
+    const bool worth = inner >= kLong && 2 * team * least <= inner;
     return 2 * team <= kMostThreads && 2 * team <= whole && (worth || count * team < kFull);
   };
   while (team > 1 && larger()) team *= 2;

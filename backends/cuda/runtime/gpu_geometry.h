@@ -42,9 +42,11 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
 // The second launch of a reduction in slices.
 Geometry joining_geometry(int64_t count);
 // `most_shared`: the bytes of shared memory that a block can have at most on that device; `far`: bytes
-// of an iteration that are never there; with `carriers`, so many blocks of one team share the iterations.
+// of an iteration that are never there; with `carriers`, so many blocks of one team share the iterations; `least`: the numbers of a long row
+// that a thread has at least.
 Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared,
-                        int64_t far = 0, const Shape& shape = {}, int64_t carriers = 0);
+                        int64_t far = 0, const Shape& shape = {}, int64_t carriers = 0,
+                        int64_t least = kUsualNumbers);
 // The same with inner loops of so many `values`, of which lanes share `columns`.
 Geometry lanes_geometry(int64_t count, int64_t values, int64_t columns, int64_t bytes,
                         int64_t most_shared, int64_t far);

@@ -248,10 +248,11 @@ void Launch::statement(int64_t count, int64_t inner, bool across, int sums, int6
   launcher.run(joining_geometry(count), 2);
 }
 
-void Launch::fused(int64_t count, int64_t inner, int64_t bytes, int64_t far, int64_t carriers) {
+void Launch::fused(int64_t count, int64_t inner, int64_t bytes, int64_t far, int64_t carriers,
+                   int64_t least) {
   if (count <= 0) return;
   const int64_t most = most_shared(Launcher(*this).device());
-  const Geometry geometry = fused_geometry(count, inner, bytes, most, far, shape_, carriers);
+  const Geometry geometry = fused_geometry(count, inner, bytes, most, far, shape_, carriers, least);
   if (shape_.registers == 0) shape_.registers = registers_for(geometry, real_bytes_, most);
   iterations(geometry, count, bytes, far);
 }

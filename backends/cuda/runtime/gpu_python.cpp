@@ -189,14 +189,15 @@ void bind_gpu(py::module_& python) {
   python.def(
       "fused_geometry",
       [](int64_t count, int64_t inner, int64_t bytes, int64_t most, int64_t far,
-         const py::dict& shape) {
-        const gpu::Geometry g = gpu::fused_geometry(count, inner, bytes, most, far, shape_of(shape));
+         const py::dict& shape, int64_t least) {
+        const gpu::Geometry g =
+            gpu::fused_geometry(count, inner, bytes, most, far, shape_of(shape), 0, least);
         py::dict found = as_dict(g);
         found["registers"] = gpu::registers_for(g, sizeof(float), most);
         return found;
       },
       py::arg("count"), py::arg("inner"), py::arg("bytes"), py::arg("most"), py::arg("far") = 0,
-      py::arg("shape") = py::dict());
+      py::arg("shape") = py::dict(), py::arg("least") = gpu::kUsualNumbers);
 }
 
 }  // namespace loma
