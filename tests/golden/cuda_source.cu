@@ -66,9 +66,9 @@ LOMA_KERNEL normalised__backward__kernel1(
     // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
     // line 6: _d_g_sum[d] += mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * x[i, d]
     team_.owned(D, [&](const int64_t d) { return loma::Read<real, 6>{{_sqrt_3_[0], _d_result_1_[d], g_data_[d], _d_s[0], x_5_[d], _d_g_sum[d]}}; }, [&](const int64_t d, [[maybe_unused]] const auto& part_, const auto& read_) {
-      const real new0_ = loma::fma<real>(loma::mul_no_nan<real>(real(1.0) / read_[0], read_[1]), read_[2], read_[3] * (real(2.0) * read_[4]));
+      const real new0_ = loma::fma<real>(loma::mul_no_nan<real>(loma::divide<real>(real(1.0), read_[0]), read_[1]), read_[2], read_[3] * (real(2.0) * read_[4]));
       real new1_ = read_[5];
-      new1_ += loma::mul_no_nan<real>(real(1.0) / read_[0], read_[1]) * read_[4];
+      new1_ += loma::mul_no_nan<real>(loma::divide<real>(real(1.0), read_[0]), read_[1]) * read_[4];
       _d_x_2_[d] = new0_;
       _d_g_sum[d] = new1_;
     });
@@ -154,7 +154,7 @@ LOMA_KERNEL normalised__backward__kernel3(
     });
     // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
     team_.beside(D, D, [&](const int64_t d, [[maybe_unused]] const auto& part_) {
-      _d_x_7_[d] = loma::fma<real>(loma::mul_no_nan<real>(real(1.0) / _sqrt_8_[0], _d_result_6_[d]), g_data_[d], _d_s[0] * (real(2.0) * x_10_[d]));
+      _d_x_7_[d] = loma::fma<real>(loma::mul_no_nan<real>(loma::divide<real>(real(1.0), _sqrt_8_[0]), _d_result_6_[d]), g_data_[d], _d_s[0] * (real(2.0) * x_10_[d]));
     });
   });
 }
