@@ -116,8 +116,8 @@ class ThreadText(LoopText):
                 return super()._binary(expr)
 
     def _stays(self, expr: Expr) -> bool:
-        """Whether all elements of the loop have the same of what is computed, so that its reciprocal
-        is taken once."""
+        """Whether a number that is computed is the same for all elements of the loop, so that its
+        reciprocal is taken once."""
         found = any(isinstance(part, Index) for part in walk(expr))
         return found and free_variables(expr).isdisjoint(self._changing)
 
