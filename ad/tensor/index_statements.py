@@ -24,7 +24,7 @@ from loma.ad.tensor.products import product_of_others
 from loma.ad.tensor.sweep import SweepContext
 from loma.core import builder as b, sizes
 from loma.core.axes import index_statement, target_axes, terms_of
-from loma.core.bounds import facts, stays_inside
+from loma.core.bounds import facts, last_places, stays_inside
 from loma.core.distinct import told_apart
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Expr, FloatConst, If, Index, IndexAssign, IntConst, Place, Reduce,
@@ -234,7 +234,8 @@ class _Point:
 
     def exists(self, place: Place) -> bool:
         """Whether there is such an element at every point."""
-        return isinstance(place, Var) or self._inside(place, ())
+        ranges = {**self.context.ranges(), **{axis.name: axis.extent for axis in self.axes}}
+        return isinstance(place, Var) or self._inside(place, last_places(ranges))
 
     def _inside(self, place: Place, known: tuple[Expr, ...]) -> bool:
         """The same for the points where the expressions ``known`` are not negative."""

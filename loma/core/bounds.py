@@ -184,11 +184,19 @@ def stays_inside(
     return all(is_never_negative(expr, extents, is_size, known) for expr in (subscript, room))
 
 
-def exists(place: Index, extents: Mapping[str, Expr], is_size: IsSize) -> bool:
-    """Whether a place provably is in its tensor, at every point of axes that are not empty."""
+def last_places(extents: Mapping[str, Expr]) -> tuple[Expr, ...]:
+    """What is not negative where axes have points."""
+    return tuple(arith("-", extent, ONE) for extent in dict.fromkeys(extents.values()))
+
+
+def exists(
+    place: Index, extents: Mapping[str, Expr], is_size: IsSize, known: tuple[Expr, ...] = ()
+) -> bool:
+    """Whether a place provably is in its tensor, at every point of axes that are not empty where
+    the expressions ``known`` are not negative."""
     dims = sizes.dims_of(place.tensor) if isinstance(place.base.type, TensorType) else None
     return dims is not None and all(
-        stays_inside(subscript, dim, extents, is_size)
+        stays_inside(subscript, dim, extents, is_size, known)
         for subscript, dim in zip(place.subscripts, dims, strict=True)
     )
 

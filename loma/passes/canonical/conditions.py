@@ -7,7 +7,8 @@ i + p < N else 0.0``, it stays one: where w is not finite, zero times w is NaN. 
 counters alone: rounds in which it holds run apart from the others (:mod:`loma.passes.peeling`).
 
 A sum of what has one value of an index is what it has there: ``sum(x[d] if d == p[n] else 0.0 for d
-in D)`` is ``x[p[n]] if 0 <= p[n] and p[n] < D else 0.0``.
+in D)`` is ``x[p[n]] if 0 <= p[n] and p[n] < D else 0.0``. So is one of which only an end of the
+range counts, ``d + 1 >= D``.
 
 A condition that a choice around has tested is left out. A mask that is compared is the condition
 that made it: ``(1.0 if j <= i else 0.0) > 0.0``, of which
@@ -23,11 +24,13 @@ from dataclasses import dataclass
 from loma.arithmetic.integers import COMPARISONS
 from loma.core import builder as b, sizes
 from loma.core.axes import index_statement, without_idle_axes
-from loma.core.bounds import conjuncts, counted, facts, is_never_negative, room_of, unsaid_of
+from loma.core.bounds import (
+    conjuncts, counted, exists, facts, is_never_negative, last_places, room_of, unsaid_of,
+)  # fmt: skip
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    INT, Axis, Binary, Builtin, Call, Expr, FloatConst, For, Function, Index, IndexAssign, IntConst,
-    Module, Reduce, Select, Stmt, Unary, Var, ZeroPad, replace,
+    INT, Axis, Binary, Builtin, Call, Expr, FloatConst, For, Function, If, Index, IndexAssign,
+    IntConst, Module, Reduce, Select, Stmt, Unary, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.ops import INFIX, divisor
 from loma.core.sizes import IsSize
@@ -84,10 +87,18 @@ class _Conditions:
             rest = value.axes
             value = value.body
         axes = (*(axis for axis in stmt.axes if axis.name in own), *rest)
+        gone = {a.name: a.extent for a in summed if a.name not in {own.name for own in rest}}
+        point = replace(point, ranges={k: v for k, v in point.ranges.items() if k not in gone})
+        # Without a value of the index the place need not exist.
+        there = isinstance(stmt.target, Var) or exists(stmt.target, point.ranges, point.is_size)
+        if not there:
+            point = replace(point, known=(*point.known, *last_places(gone)))
         new = index_statement(stmt.target, "+=", point.value(value), axes, is_size=point.is_size)
         if not isinstance(new, IndexAssign):
             return stmt
-        return self._picked(replace(new, span=stmt.span, distinct=stmt.distinct), point)
+        made = self._picked(replace(new, span=stmt.span, distinct=stmt.distinct), point)
+        some = [b.binary(">", extent, IntConst(0)) for extent in gone.values()]
+        return made if there else If(b.every(some), (made,), (), stmt.span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +170,7 @@ class _Point:
             if any(axis.name in free_variables(a.extent) for a in rest):
                 continue
             for test in conjuncts(body.cond):
-                value = _equal_to(axis.name, test)
+                value = _equal_to(axis.name, test) or self._only_place(axis, test)
                 if value is None or not inner.isdisjoint(free_variables(value)):
                     continue
                 if _may_fail(value) or not all(map(self._is_there, walk(value))):
@@ -172,6 +183,20 @@ class _Point:
                 chosen = substitute(chosen, {axis.name: self._place(value, axis)})
                 return replace(expr, body=chosen, axes=rest) if rest else chosen
         return None
+
+    def _only_place(self, axis: Axis, test: Expr) -> Expr | None:
+        """What an index is where a test holds that only an end of its range passes, as
+        ``not i + 1 < N``."""
+        ends = facts(test)
+        if len(ends) != 1 or _may_fail(test):
+            return None
+        form = sizes.affine(ends[0], (axis,))
+        slope = None if form is None else sizes.constant(form[0].get(axis.name, IntConst(0)))
+        if form is None or slope not in (1, -1) or axis.name in free_variables(form[1]):
+            return None
+        if not self._never_negative(sizes.arith("-", IntConst(0), ends[0])):
+            return None
+        return sizes.arith("-", IntConst(0), form[1]) if slope == 1 else form[1]
 
     def _place(self, value: Expr, axis: Axis) -> Expr:
         """What stands for an axis in subscripts: another index alone runs over the dimension."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from loma.core import builder as b, sizes
 from loma.core.axes import ranged, shifted_places
-from loma.core.bounds import ONE, exists, is_never_negative
+from loma.core.bounds import ONE, exists, is_never_negative, last_places
 from loma.core.distinct import told_apart
 from loma.core.effects import counters, written
 from loma.core.ir import (
@@ -147,7 +147,7 @@ class _Loops:
 
         def is_there(place: Index, stmt: IndexAssign) -> bool:
             extents = {axis.name: axis.extent for axis in (*around, *stmt.axes)}
-            return exists(place, extents, self._sizes.__contains__)
+            return exists(place, extents, self._sizes.__contains__, last_places(extents))
 
         return Facts(is_there, self._private)
 
@@ -299,10 +299,12 @@ class _Loops:
         runs = (sizes.constant(loop.extent) or 0) > 0
         counters = (*self._around, Axis(loop.counter, loop.extent), *inner)
         extents = {axis.name: axis.extent for axis in counters}
+        # Without a round an index statement looks at no place that exists where there is one.
+        some = () if ragged else last_places(extents)
         places = [place for expr in expressions(stmt) for place in needed_places(expr)]
         return any(
             (ragged or not (runs or local & subscript_variables(place)))
-            and not exists(place, extents, self._sizes.__contains__)
+            and not exists(place, extents, self._sizes.__contains__, some)
             for place in places
         )
 
