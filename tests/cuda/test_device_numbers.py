@@ -1,4 +1,5 @@
-"""Numbers as 0-dim tensors: programs do what they did, and wait for less."""
+"""Functions for devices: numbers as 0-dim tensors, so that programs do what they did, and wait for
+less, and biases of convolutions."""
 
 from __future__ import annotations
 
@@ -298,3 +299,33 @@ FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.l
 @pytest.mark.parametrize("path", one_in(16, FILES), ids=lambda path: path.stem)
 def test_programs_stay_well_formed(path: Path) -> None:
     moved(pipeline.program(path.read_text("utf-8"), str(path), every=True).module)
+
+
+CONVOLVED = """
+def f(x : In[Tensor[B, C, H, W]], w : In[Tensor[F, C, P, Q]], bias : In[Tensor[F]]
+      ) -> Tensor[B, F, H - P + 1, W - Q + 1]:
+    t : Tensor[B, F, H - P + 1, W - Q + 1] = conv2d(x, w, bias)
+    y : Tensor[B, F, H - P + 1, W - Q + 1]
+    READ
+    return y
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "later"),
+    [
+        ("y[b, f, h, v] = max(t[b, f, h, v], 0.5)", True),
+        ("y[b, f, h, v] = t[b, f, h, v] * bias[f]", True),
+        ("y[b, f, h, v] = t[b, f, h, v] * t[b, f, 0, 0]", False),  # read twice
+        ("y[b, f, h, v] = t[b, f, h, 0] + h + v", False),  # an element for several
+        ("t[0, 0, 0, 0] = 3.0\n    y[b, f, h, v] = 2.0 * t[b, f, h, v]", False),
+        ("y = 2.0 * t + t", False),
+    ],
+)
+def test_biases_are_added_where_convolutions_are_read(read: str, later: bool) -> None:
+    module = parse(CONVOLVED.replace("READ", read))
+    new = moved(module)
+    assert ("conv2d(x, w)" in print_module(new)) == later
+    draw = np.random.default_rng(0)
+    args = [draw.standard_normal(shape) for shape in ((2, 3, 5, 4), (2, 3, 2, 3), (2,))]
+    agree(Interpreter(module), Interpreter(new), "f", args)

@@ -1,1 +1,2 @@
-"""Numbers of tensor functions on devices of their own, so that the host waits for none of them."""
+"""Tensor functions for devices of their own: numbers, so that the host waits for none of them, and
+biases of convolutions."""

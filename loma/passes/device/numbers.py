@@ -30,6 +30,7 @@ from loma.core.names import Names, names_of
 from loma.core.walk import (
     free_variables, map_expressions, map_tensor_functions, numbered, root, statements, substitute,
 )  # fmt: skip
+from loma.passes.device.biases import added_later
 from loma.passes.device.copies import early, without_copies
 from loma.passes.device.expressions import FLAG, NUMBER, Expressions, moved
 from loma.passes.first_write import first_writes
@@ -40,7 +41,7 @@ def on_device(module: Module) -> Module:
     functions = {function.name: function for function in module.functions}
 
     def changed(function: Function) -> Function:
-        own = _with_own_values(function, functions)
+        own = _with_own_values(added_later(function, functions), functions)
         own = replace(own, body=numbered(own.body))
         new = without_copies(_Rewriting(own, functions).function())
         return replace(new, body=early(first_writes(new.body)))
