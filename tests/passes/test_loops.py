@@ -227,6 +227,19 @@ y[n] = s
         "s += x[n, 0] if x[n, 0] > 2.0 else 0.0", "s += x[n, 1] ** 2 if x[n, 1] < 2.0 else 0.0",
         "y[n] = s",
     ], ((4, 2),)),
+    ("the_other_branch_reads", X, "N", """
+for n in range(N):
+    if x[n, 0] > 2.0:
+        y[n] = x[n, 1]
+    else:
+        z = y[n]
+        y[n] = z + 1.0
+        y[n] += z
+""", [
+        "y[n] = x[n, 1] if x[n, 0] > 2.0 else y[n]", "z[n] = y[n] if not x[n, 0] > 2.0 else 0.0",
+        "y[n] = z[n] + 1.0 if not x[n, 0] > 2.0 else y[n]",
+        "y[n] += z[n] if not x[n, 0] > 2.0 else 0.0",
+    ], ((4, 2),)),
 )  # fmt: skip
 
 # name, parameters, result, body, shapes of the arguments
@@ -275,15 +288,6 @@ for n in range(N):
         s = x[n] * 0.5
         y[n] = 1.0
 """, ((5,),)),
-    ("the_other_branch_reads", X, "N", """
-for n in range(N):
-    if x[n, 0] > 2.0:
-        y[n] = x[n, 1]
-    else:
-        z = y[n]
-        y[n] = z + 1.0
-        y[n] += z
-""", ((4, 2),)),
     ("products_in_a_branch", X, "N", """
 for n in range(N):
     if x[n, 0] > 2.0:

@@ -2,8 +2,9 @@
 
 ``if c: s += a`` / ``else: s += b`` says what ``s += a if c else b`` says. Iterations whose branches
 depend on data are so statements of all iterations (:mod:`loma.passes.canonical.loops`). What a
-branch changes of its condition, what it writes where without it no element may lie, and the work of
-sums for elements of tensors, stays in it. Variables of a branch alone are 0 where it is not taken.
+branch writes where without it no element may lie, and the work of sums for elements of tensors,
+stays in it. Variables of a branch alone are 0 where it is not taken. A condition of which a branch
+changes something is worked out before.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from loma.core import builder as b
+from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT, INT, Assign, Expr, FloatType, For, If, Index, IndexAssign, IntConst, IntType, Reduce,
-    Stmt, Unary, Var, replace,
+    FLOAT, INT, Assign, Axis, Expr, FloatType, For, If, Index, IndexAssign, IntConst, IntType,
+    Reduce, Stmt, Unary, Var, replace,
 )  # fmt: skip
 from loma.core.walk import free_variables, walk
 
@@ -25,11 +27,14 @@ _Block: TypeAlias = tuple[Stmt, ...]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of the loop around: whether the target of a statement always exists, and which
-    variables only a block mentions, that sets them before it looks at them."""
+    """What is known of the loop around: whether a place exists at all points of axes, and which
+    variables only a block mentions, that sets them before it looks at them. ``variable`` gives a
+    new one, an int; ``inner`` are the counters of loops inside around a block."""
 
-    exists: Callable[[Index, IndexAssign], bool]
+    exists: Callable[[Index, tuple[Axis, ...]], bool]
     private: Callable[[_Block], AbstractSet[str]]
+    variable: Callable[[], Var]
+    inner: tuple[Axis, ...] = ()
 
 
 def without_branches(body: _Block, facts: Facts) -> _Block | None:
@@ -37,7 +42,8 @@ def without_branches(body: _Block, facts: Facts) -> _Block | None:
     out: list[Stmt] = []
     for stmt in body:
         if isinstance(stmt, For):
-            inner = without_branches(stmt.body, facts)
+            own = Axis(stmt.counter, stmt.extent)
+            inner = without_branches(stmt.body, replace(facts, inner=(*facts.inner, own)))
             if inner is None:
                 return None
             stmt = replace(stmt, body=inner)
@@ -54,18 +60,23 @@ def without_branches(body: _Block, facts: Facts) -> _Block | None:
 def _chosen(stmt: If, facts: Facts) -> list[_Set] | None:
     """What both branches do, each statement only where its branch is taken."""
     cond = stmt.cond if stmt.cond.type == INT else b.binary("!=", stmt.cond, b.flt(0))
+    if written((*stmt.then, *stmt.other)) & free_variables(cond):
+        # The branches change what it looks at.
+        taken = facts.variable()
+        rest = _chosen(replace(stmt, cond=taken), facts)
+        return None if rest is None else [Assign(taken, "=", cond, stmt.span), *rest]
     used = frozenset(free_variables(cond))
     then, other = (_settings(block, used, facts) for block in (stmt.then, stmt.other))
     if then is None or other is None:
         return None
     if len(then) == len(other) and all(map(_set_the_same, then, other)):
         return [_either(cond, one, two) for one, two in zip(then, other, strict=True)]
-    names = {_name(s) for s in then}
-    if any(_name(s) in names or names & free_variables(s.value) for s in other):
-        return None  # the second branch would look at what the first one left
-    own, others = facts.private(stmt.then), facts.private(stmt.other)
-    found = [_only_where(cond, s, own) for s in then]
-    return found + [_only_where(_not(cond), s, others) for s in other]
+    # What the first branch left, the second one only looks at where there was none.
+    found: list[_Set] = []
+    for test, block, settings in ((cond, stmt.then, then), (_not(cond), stmt.other, other)):
+        own = {*facts.private(block), *(set(map(_name, settings)) - written(block))}
+        found += [_only_where(test, s, own) for s in settings]
+    return found
 
 
 def _settings(block: _Block, used: frozenset[str], facts: Facts) -> list[_Set] | None:
@@ -80,7 +91,7 @@ def _settings(block: _Block, used: frozenset[str], facts: Facts) -> list[_Set] |
                 name = place.tensor.name
                 sums = any(isinstance(node, Reduce) for node in walk(value))
                 alone = not sums and {axis.name for axis in axes} <= free_variables(place)
-                fits = alone and facts.exists(place, stmt)
+                fits = alone and facts.exists(place, (*facts.inner, *axes))
             case _:
                 return None
         if not fits or name in used:

@@ -84,11 +84,14 @@ class _Loops:
             if isinstance(stmt, Declare) and stmt.value is None
         }
         self._mentions = mentions(function.body)
+        self._new: dict[str, Var] = {}  # variables for conditions
         self._around: tuple[Axis, ...] = ()  # the counters of loops around what is looked at
 
     def run(self) -> Function:
         body = self._block(self._function.body)
-        return replace(self._function, body=tuple(map(self._declaration, body)))
+        used = mentions(body)
+        new = tuple(Declare(var, None) for name, var in self._new.items() if used[name])
+        return replace(self._function, body=tuple(map(self._declaration, (*new, *body))))
 
     def _declaration(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, Declare) and stmt.value is None:
@@ -145,11 +148,16 @@ class _Loops:
     def _facts(self, loop: For) -> Facts:
         around = (*self._around, Axis(loop.counter, loop.extent))
 
-        def is_there(place: Index, stmt: IndexAssign) -> bool:
-            extents = {axis.name: axis.extent for axis in (*around, *stmt.axes)}
+        def is_there(place: Index, axes: tuple[Axis, ...]) -> bool:
+            extents = {axis.name: axis.extent for axis in (*around, *axes)}
             return exists(place, extents, self._sizes.__contains__, last_places(extents))
 
-        return Facts(is_there, self._private)
+        return Facts(is_there, self._private, self._variable)
+
+    def _variable(self) -> Var:
+        var = Var(self._names.fresh("_taken"), INT)
+        self._new[var.name] = self._declared[var.name] = var
+        return var
 
     def _statements(self, loop: For) -> tuple[Stmt, ...]:
         """What the loop does, without it."""
