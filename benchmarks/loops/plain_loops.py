@@ -1,6 +1,6 @@
 """Programs in plain loops, as one first writes them, against PyTorch without a loop.
 
-``plain_loops.loma`` has ten: loops over elements around scalar arithmetic, branches and
+``plain_loops.loma`` has twelve: loops over elements around scalar arithmetic, branches and
 numbers that have names. Eager PyTorch and torch.compile have the same mathematics in operators on
 whole tensors, those that PyTorch has a function for by that. Float32: loma's milliseconds and its
 speed as a ratio to each peer's (above 1: loma is faster), medians of interleaved runs. Values and
@@ -97,6 +97,22 @@ def selective_scan(u: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) ->
     return torch.stack(rows, 1)
 
 
+def nearest(x: Tensor, centre: Tensor, height: Tensor) -> Tensor:
+    best, which = (x[:, None] - centre).square().sum(2).min(1)
+    return best * height[which]
+
+
+def kepler(anomaly: Tensor, e: Tensor) -> Tensor:
+    x, step = anomaly, torch.ones_like(anomaly)
+    for _ in range(20):
+        far = step.abs() > 1e-4
+        if not far.any():
+            break
+        step = torch.where(far, (x - e * x.sin() - anomaly) / (1.0 - e * x.cos()), step)
+        x = torch.where(far, x - step, x)
+    return x
+
+
 def _boxes(count: int) -> Tensor:
     return torch.cat([torch.rand(count, 2), 1.0 + torch.rand(count, 2)], 1)
 
@@ -105,6 +121,7 @@ PEERS: dict[str, Callable[..., Tensor]] = {
     "accelerations": accelerations, "bilateral": bilateral, "heat": heat, "render": render,
     "warp": warp, "convolution": convolution, "layer_norm": layer_norm,
     "cross_entropy": F.cross_entropy, "overlap": overlap, "selective_scan": selective_scan,
+    "nearest": nearest, "kepler": kepler,
 }  # fmt: skip
 
 
@@ -135,6 +152,10 @@ def arguments(name: str, quick: bool) -> list[Any]:
             return [torch.randn(64 * n, 32 * n), torch.randint(32 * n, (64 * n,))]
         case "overlap":
             return [_boxes(60 * n), _boxes(50 * n)]
+        case "nearest":
+            return [torch.randn(500 * n, 4), torch.randn(4 * n, 4), torch.rand(4 * n)]
+        case "kepler":
+            return [3.0 * torch.rand(2500 * n), 0.8 * torch.rand(2500 * n)]
         case _:
             steps, channels, states = 12 * n, 8 * n, 2 * n
             u, delta = torch.randn(4, steps, channels), torch.rand(4, steps, channels)
