@@ -74,6 +74,7 @@ setup(
         "loma.passes",
         "loma.passes.canonical",
         "loma.passes.canonical.dimensions",
+        "loma.passes.canonical.elementary",
         "loma.passes.canonical.recurrences",
         "loma.passes.device",
         "loma.frontend",

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 ZERO = IntConst(0)
 ONE = IntConst(1)
-_EXPENSIVE = 8  # steps of arithmetic that an expression with function calls counts
+_EXPENSIVE = 8  # steps of arithmetic that an expression with built-in functions counts
+_CALLED = 64  # and one that calls functions of the program
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +142,12 @@ def reads(expr: Expr, axes: tuple[Axis, ...]) -> Iterable[tuple[Index, tuple[Axi
 
 def steps(expr: Expr) -> int:
     """About how many steps of arithmetic an element counts: one, or more where the expression holds
-    anything but element reads and arithmetic."""
+    anything but element reads and arithmetic, and most where it has a call, as what is short stands
+    in place of one."""
+    if any(isinstance(node, Call) for node in walk(expr)):
+        return _CALLED
     dear = any(
-        isinstance(node, Builtin | Call | Op | Reduce)
+        isinstance(node, Builtin | Op | Reduce)
         and not (isinstance(node, Builtin) and node.name == EXISTS)
         for node in walk(expr)
     )

@@ -206,7 +206,7 @@ class FunctionContext:
         backward = ", backward" if function.primal and function.half != "forward" else ""
         if not line:
             return f"{function.primal or function.name}{backward}: "
-        return f"{self._function_at(line)}: line {line_in_file(line)}{backward}: "
+        return f"{self.function_at(line)}: line {line_in_file(line)}{backward}: "
 
     def named(self, name: str) -> str:
         """A variable's name for messages: that of a member, if it stands for one."""
@@ -219,10 +219,11 @@ class FunctionContext:
             dim += dim >= dropped
         return dim
 
-    def _function_at(self, line: int) -> str:
-        """The function whose text the line is in: another one where a call was inlined."""
+    def function_at(self, line: int) -> str:
+        """The function whose text the line is in: another one where a call was inlined, or where
+        the compiler has made a function of it."""
         starts = {f.span.line: f.primal or f.name for f in reversed(self.module.functions)}
         start = max((own for own in starts if own <= line), default=0)
         own = self.function.span.line
         name = self.function.primal or self.function.name
-        return name if start in (0, own) or not own else starts[start]
+        return name if start in (0, own) else starts[start]

@@ -215,12 +215,11 @@ class Statements:
 
     def repeat(self, stmt: While, condition: Expr, body: Callable[[], None]) -> None:
         count = self.context.temporary("count")
-        line = line_in_file(stmt.span.line or self.context.current.line)
-        function = self.context.function
-        name = cpp_string(function.primal or function.name)
+        line = self.context.line(stmt.span)
+        name = cpp_string(self.context.function_at(line))
         self.writer.line(f"int64_t {count} = 0;")
         with self.writer.block(f"while ({c.text(self.host.condition(condition))})"):
-            error = f"loma::while_error({name}, {line}, {stmt.max_iter});"
+            error = f"loma::while_error({name}, {line_in_file(line)}, {stmt.max_iter});"
             if self.context.machine.teams:  # text for devices cannot throw
                 error = f"{{ {error} break; }}"
             self.writer.line(f"if ({count}++ == {stmt.max_iter}) {error}")
