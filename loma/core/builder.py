@@ -246,6 +246,17 @@ def is_const(expr: Expr, value: float) -> bool:
     return isinstance(expr, FloatConst | IntConst) and expr.value == value
 
 
+def number(expr: Expr) -> float | None:
+    """The number that an expression is, if it is one."""
+    match expr:
+        case FloatConst(value) | IntConst(value):
+            return value
+        case Unary("-", FloatConst(value) | IntConst(value)):
+            return -value
+        case _:
+            return None
+
+
 def add(left: Expr, right: Expr) -> Expr:
     if is_const(left, 0.0):
         return right

@@ -264,7 +264,7 @@ def _decided(expr: Expr) -> Expr:
             pairs = ((left, then), (left, other))
         case _:
             return expr
-    numbers = [tuple(map(_number, pair)) for pair in pairs]
+    numbers = [tuple(map(b.number, pair)) for pair in pairs]
     if any(number is None for pair in numbers for number in pair):
         return expr
     first, second = (COMPARISONS[op](*pair) for pair in numbers)
@@ -291,16 +291,6 @@ def _negated(test: Expr) -> Expr:
             if opposite is not None:
                 return replace(test, op=opposite)
     return Unary("not", test, INT, test.span)
-
-
-def _number(expr: Expr) -> float | None:
-    match expr:
-        case FloatConst(value) | IntConst(value):
-            return value
-        case Unary("-", FloatConst(value) | IntConst(value)):
-            return -value
-        case _:
-            return None
 
 
 def _equal_to(index: str, test: Expr) -> Expr | None:

@@ -19,8 +19,8 @@ from typing import TypeAlias
 from loma.core import builder as b, sizes
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    FLOAT, INT, Assign, Axis, Binary, Builtin, Declare, Expr, FloatConst, For, Function, If, Index,
-    IndexAssign, IntConst, Module, Reduce, ReduceKind, Select, Stmt, Type, Unary, Var, replace,
+    FLOAT, INT, Assign, Axis, Binary, Builtin, Declare, Expr, For, Function, If, Index,
+    IndexAssign, IntConst, Module, Reduce, ReduceKind, Select, Stmt, Type, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
@@ -282,13 +282,7 @@ def _drop(start: _Start | None, before: list[Stmt]) -> None:
 
 def _number(start: _Start | None) -> float | None:
     """The number that something begins with."""
-    match None if start is None else start.value:
-        case FloatConst(value) | IntConst(value):
-            return value
-        case Unary("-", FloatConst(value) | IntConst(value)):
-            return -value
-        case _:
-            return None
+    return None if start is None or start.value is None else b.number(start.value)
 
 
 def _beyond(number: float, kind: str) -> float:
