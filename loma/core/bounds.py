@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from loma.core import sizes
 from loma.core.ir import (
-    INT, Axis, Binary, Builtin, Expr, For, Index, IntConst, Select, TensorType, Unary, Var,
+    INT, Axis, Binary, Builtin, Call, Expr, For, Index, IntConst, IntType, Op, Reduce, Select,
+    TensorType, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.sizes import IsSize, arith
-from loma.core.walk import free_variables
+from loma.core.walk import children, free_variables
 
 ZERO = IntConst(0)
 ONE = IntConst(1)
@@ -199,6 +200,24 @@ def exists(
         stays_inside(subscript, dim, extents, is_size, known)
         for subscript, dim in zip(place.subscripts, dims, strict=True)
     )
+
+
+def never_fails(value: Expr, extents: Mapping[str, Expr], is_size: IsSize) -> bool:
+    """Whether a value without reductions provably is no error at any point of axes: it may be
+    computed where nobody looks at it, or left out."""
+    match value:
+        case Binary("//" | "%", left, right, IntType()) if any(
+            sizes.equal(right, extent) is True for extent in extents.values()
+        ):
+            return never_fails(left, extents, is_size)  # not 0 where there is a point
+        case Reduce() | Call() | Op() | Binary("/" | "//" | "%", type=IntType()):
+            return False
+        case ZeroPad(read):
+            return all(never_fails(s, extents, is_size) for s in read.subscripts)
+        case Index() if not exists(value, extents, is_size):
+            return False
+        case _:
+            return all(never_fails(child, extents, is_size) for child in children(value))
 
 
 def is_never_negative(

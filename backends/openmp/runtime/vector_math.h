@@ -160,6 +160,13 @@ LOMA_BRANCH_FREE real power_of_two(typename Format<real>::Bits n) {
   return bits<real>((n + F::kBias) << F::kMantissa);
 }
 
+// p 2^n, in two steps: 2^n itself may not be a normal number where the result is.
+template <typename real>
+LOMA_BRANCH_FREE real scaled(real p, typename Format<real>::Bits n) {
+  const auto half = ((n + 4096) >> 1) - 2048;
+  return p * power_of_two<real>(half) * power_of_two<real>(n - half);
+}
+
 template <typename real>
 LOMA_BRANCH_FREE real exp(real x) {
   using F = Format<real>;
@@ -167,10 +174,7 @@ LOMA_BRANCH_FREE real exp(real x) {
   x = x < F::kSmallest ? F::kSmallest : x;
   const Reduced<real> part = reduce(x);
   const real r = part.r;
-  const real p = real(1) + (r + r * r * F::exp_tail(r));
-  // In two steps: 2^n itself may not be a normal number where the result is.
-  const auto half = ((part.n + 4096) >> 1) - 2048;
-  return p * power_of_two<real>(half) * power_of_two<real>(part.n - half);
+  return scaled<real>(real(1) + (r + r * r * F::exp_tail(r)), part.n);
 }
 
 template <typename real>
@@ -242,8 +246,7 @@ LOMA_BRANCH_FREE real erfc(real x) {
     const Reduced<float> part = reduce(-high * high);
     const float r = part.r - (t - high) * (t + high);
     const float p = scaled_erfc(v) * u * (1.0f + (r + r * r * F::exp_tail(r)));
-    const auto low = ((part.n + 4096) >> 1) - 2048;
-    const float tail = p * power_of_two<float>(low) * power_of_two<float>(part.n - low);
+    const float tail = scaled<float>(p, part.n);
     return x < 0.0f ? 2.0f - tail : tail;
   } else {
     LOMA_CALL(erfc, x);

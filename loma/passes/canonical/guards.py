@@ -13,15 +13,14 @@ from __future__ import annotations
 from functools import partial
 
 from loma.core import builder as b, sizes
-from loma.core.bounds import exists
+from loma.core.bounds import never_fails
 from loma.core.effects import written
 from loma.core.ir import (
-    Binary, Call, Expr, Function, If, Index, IndexAssign, Module, Op, Stmt, ZeroPad, replace,
+    Binary, Expr, Function, If, IndexAssign, Module, Reduce, Stmt, replace,
 )  # fmt: skip
-from loma.core.ops import divisor
 from loma.core.sizes import IsSize, size_variables
 from loma.core.walk import (
-    free_variables, map_blocks, map_tensor_functions, mentioned_names, reduced_axes, walk,
+    free_variables, map_blocks, map_tensor_functions, mentioned_names,
 )  # fmt: skip
 from loma.passes.liveness import covers
 
@@ -80,11 +79,9 @@ def _without_guard(stmt: If, size: Expr, is_size: IsSize) -> tuple[list[Stmt], t
 
 def _never_fails(stmt: IndexAssign, is_size: IsSize) -> bool:
     """Whether the statement can be no error where there is nothing to compute, either."""
-    axes = (*stmt.axes, *reduced_axes(stmt.value))
-    extents = {axis.name: axis.extent for axis in axes}
-    return not any(
-        isinstance(node, Call | Op | ZeroPad)
-        or divisor(node) is not None
-        or (isinstance(node, Index) and not exists(node, extents, is_size))
-        for node in walk(stmt.value)
-    )
+    match stmt.value:
+        case Reduce("sum", body, own):
+            axes = (*stmt.axes, *own)
+        case body:
+            axes = stmt.axes
+    return never_fails(body, {axis.name: axis.extent for axis in axes}, is_size)

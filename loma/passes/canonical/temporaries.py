@@ -24,17 +24,17 @@ from itertools import combinations
 
 from loma.core import builder as b, sizes
 from loma.core.axes import runs_over, unsaid
-from loma.core.bounds import exists, is_never_negative, stays_inside
+from loma.core.bounds import exists, is_never_negative, never_fails, stays_inside
 from loma.core.distinct import never_meet, told_apart
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT, INT, Assign, Axis, Binary, Call, Declare, Expr, For, Function, If, Index, IndexAssign,
-    IntConst, IntType, Module, Op, Reduce, Stmt, TensorType, Var, ZeroPad, replace,
+    FLOAT, INT, Assign, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign,
+    IntConst, Module, Op, Reduce, Stmt, TensorType, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.ops import PREDICATES
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    children, depth, exchanged, expressions, free_variables, map_blocks, map_children,
+    depth, exchanged, expressions, free_variables, map_blocks, map_children,
     map_expressions, map_tensor_functions, mentioned_names, nodes, own_names, reduced_axes,
     statements, subscript_variables, substitute, walk,
 )  # fmt: skip
@@ -158,7 +158,7 @@ class _Temporaries:
         body = value
         if isinstance(value, Reduce) and value.kind == "sum":
             body, extents = value.body, {**extents, **{a.name: a.extent for a in value.axes}}
-        fits = _fits(tensor, value) and self._never_fails(body, extents)
+        fits = _fits(tensor, value) and never_fails(body, extents, self._is_size)
         if name in free_variables(value):  # as ``x[i, j] = x[i, j] / z[i]`` does
             reads = [n for n in walk(value) if isinstance(n, Index) and n.base == tensor]
             here = all(read.subscripts == subscripts for read in reads)
@@ -166,22 +166,6 @@ class _Temporaries:
             if around is not None or found.scaled is None or not here:
                 return None
         return found if fits and (whole or found.copies) else None
-
-    def _never_fails(self, value: Expr, extents: Extents) -> bool:
-        """Whether the value may be left out where nobody looks at it: it can be no error."""
-        match value:
-            case Binary("//" | "%", left, right, IntType()) if any(
-                sizes.equal(right, extent) is True for extent in extents.values()
-            ):
-                return self._never_fails(left, extents)  # not 0 where there is an element
-            case Reduce() | Call() | Op() | Binary("/" | "//" | "%", type=IntType()):
-                return False
-            case ZeroPad(read):
-                return all(self._never_fails(s, extents) for s in read.subscripts)
-            case Index() if not exists(value, extents, self._is_size):
-                return False
-            case _:
-                return all(self._never_fails(child, extents) for child in children(value))
 
     def _only_here(self, name: str, body: tuple[Stmt, ...], position: int) -> bool:
         """Whether no other block, and no other iteration, looks at what this one leaves there."""

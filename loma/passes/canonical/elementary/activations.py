@@ -9,12 +9,13 @@ nowhere, where what is written out may be infinite or NaN, and its derivative is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from loma.core import builder as b
 from loma.core.ir import (
-    FLOAT, Assign, Binary, Builtin, Declare, Expr, FloatType, Function, IndexAssign, Module, Select,
-    Stmt, Unary, replace,
+    FLOAT, Binary, Builtin, Expr, FloatType, Function, Module, Select, Unary, replace,
 )  # fmt: skip
-from loma.core.walk import map_blocks, map_children, map_tensor_functions
+from loma.core.walk import map_children, map_expressions, map_tensor_functions
 
 
 def activations(module: Module) -> Module:
@@ -23,35 +24,33 @@ def activations(module: Module) -> Module:
 
 
 def _named(function: Function) -> Function:
-    return replace(function, body=_block(function.body))
-
-
-def _block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    return tuple(map_blocks(_statement(stmt), _block) for stmt in body)
-
-
-def _statement(stmt: Stmt) -> Stmt:
-    if isinstance(stmt, IndexAssign | Assign | Declare) and stmt.value is not None:
-        return replace(stmt, value=_expr(stmt.value))
-    return stmt
+    return replace(function, body=tuple(map_expressions(stmt, _expr) for stmt in function.body))
 
 
 def _expr(expr: Expr) -> Expr:
-    match expr:
-        case Binary("+" | "-", type=FloatType()):
-            named = _with_softplus(_terms(expr, True))
-            return map_children(expr, _expr) if named is None else _expr(named)
-        case _:
-            expr = map_children(expr, _expr)
+    if _is_total(expr):
+        named = _with_softplus(_terms(expr, True))
+        return _each_term(expr) if named is None else _expr(named)
+    expr = map_children(expr, _expr)
     match expr:
         case Binary("/", top, bottom, FloatType()):
             return _quotient(expr, top, bottom)
-        case Builtin("log", (total,)) if (power := _one_and_exp(total)) is not None:
-            return expr if _is_below_zero(power) else _call("softplus", power)
-        case Builtin("log1p", (Builtin("exp", (power,)),)) if not _is_below_zero(power):
-            return _call("softplus", power)
+        case _ if (power := _log_of_one_and_exp(expr)) is not None:
+            return expr if _below_zero(power) is not None else _call("softplus", power)
         case _:
             return expr
+
+
+def _is_total(expr: Expr) -> bool:
+    match expr:
+        case Binary("+" | "-", type=FloatType()) | Unary("-", type=FloatType()):
+            return True
+        case _:
+            return False
+
+
+def _each_term(expr: Expr) -> Expr:
+    return map_children(expr, _each_term) if _is_total(expr) else _expr(expr)
 
 
 def _call(name: str, operand: Expr) -> Expr:
@@ -85,20 +84,32 @@ def _one_and_exp(expr: Expr) -> Expr | None:
             return None
 
 
-def _is_below_zero(power: Expr) -> bool:
-    """Whether it is ``-abs(x)``, of which the exponential is 1 at most."""
-    match power:
-        case Unary("-", Builtin("abs")):
-            return True
+def _log_of_one_and_exp(expr: Expr) -> Expr | None:
+    """u of ``log(1 + exp(u))``."""
+    match expr:
+        case Builtin("log1p", (Builtin("exp", (power,)),)):
+            return power
+        case Builtin("log", (total,)):
+            return _one_and_exp(total)
         case _:
-            return False
+            return None
+
+
+def _below_zero(power: Expr) -> Expr | None:
+    """x of ``-abs(x)``, of which the exponential is 1 at most."""
+    match power:
+        case Unary("-", Builtin("abs", (x,))):
+            return x
+        case _:
+            return None
 
 
 def _with_softplus(terms: list[tuple[bool, Expr]]) -> Expr | None:
     """What is added (True) and taken away, with the softplus that two of them are; None if there is
     none."""
     for k, (sign, term) in enumerate(terms):
-        if (bent := _bend(term)) is None:
+        power = _log_of_one_and_exp(term)
+        if power is None or (bent := _below_zero(power)) is None:
             continue
         for other, (own, cut) in enumerate(terms):
             x = _cut_off(cut)
@@ -106,24 +117,8 @@ def _with_softplus(terms: list[tuple[bool, Expr]]) -> Expr | None:
                 both = (sign, _call("softplus", x))
                 left = [both if n == min(k, other) else found for n, found in enumerate(terms)]
                 del left[max(k, other)]
-                return _with_softplus(left) or _total(left)
+                return _with_softplus(left) or added(left)
     return None
-
-
-def _bend(term: Expr) -> Expr | None:
-    """x of ``log(1 + exp(-abs(x)))``."""
-    match term:
-        case Builtin("log1p", (Builtin("exp", (power,)),)):
-            pass
-        case Builtin("log", (total,)) if (found := _one_and_exp(total)) is not None:
-            power = found
-        case _:
-            return None
-    match power:
-        case Unary("-", Builtin("abs", (x,))):
-            return x
-        case _:
-            return None
 
 
 def _cut_off(term: Expr) -> Expr | None:
@@ -155,7 +150,8 @@ def _terms(expr: Expr, sign: bool) -> list[tuple[bool, Expr]]:
             return [(sign, expr)]
 
 
-def _total(terms: list[tuple[bool, Expr]]) -> Expr:
+def added(terms: Sequence[tuple[bool, Expr]]) -> Expr:
+    """The sum of what is added (True) and taken away."""
     (sign, first), *others = terms
     total = first if sign else b.neg(first)
     for sign, term in others:

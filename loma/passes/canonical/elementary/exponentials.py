@@ -27,6 +27,7 @@ from loma.core.effects import written
 from loma.core.walk import (
     blocks, free_variables, map_blocks, map_children, map_tensor_functions, substitute, walk,
 )  # fmt: skip
+from loma.passes.canonical.elementary.activations import added
 from loma.passes.liveness import covers
 
 NAMES = 4  # of values that are made of each other, at most
@@ -68,7 +69,7 @@ def _expr(expr: Expr, scope: dict[str, Axis], values: Values) -> Expr:
                     rest = terms - Counter({(sign, term): 1})
                     if total is None or not rest:
                         continue
-                    left = _total(rest)
+                    left = added(sorted(rest.elements(), key=lambda term: not term[0]))
                     if values.is_normaliser(total, values.terms(left), scope):
                         return Binary("/", Builtin("exp", (left,), FLOAT), total, FLOAT)
         case Binary("*", left, right):
@@ -101,14 +102,6 @@ def _logarithm(term: Expr) -> Index | None:
             return element
         case _:
             return None
-
-
-def _total(terms: Terms) -> Expr:
-    ordered = sorted(terms.elements(), key=lambda term: not term[0])
-    total = ordered[0][1] if ordered[0][0] else b.neg(ordered[0][1])
-    for sign, term in ordered[1:]:
-        total = b.binary("+" if sign else "-", total, term)
-    return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ class Contest:
     def tests(self) -> tuple[Expr, ...]:
         """What tells that a round is the best so far."""
         match self.cond:
-            case Binary("<" | ">" as op, left, right):
-                return self.cond, b.binary(">" if op == "<" else "<", right, left)
+            case Binary(op, left, right) if mirrored := INFIX[op].mirrored:
+                return self.cond, b.binary(mirrored, right, left)
             case _:
                 return (self.cond,)
 
