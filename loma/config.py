@@ -76,6 +76,7 @@ OPTIMISATIONS = {
     "squares": "what is read across memory is transposed in registers, a square at a time",
     "kept_rows": "what a row needs again and again is computed once for a strip of it",
     "neighbours": "short sums along memory are written out, so that lanes run across them",
+    "masks": "functions with a while run for many elements at a time, a lane for each",
     "registers": "rows that share an operand are summed together, a few of them in registers",
     "reciprocals": "quotients by what a loop does not change are products within sums",
     "vector_math": "exp, log, tanh and their like as vector code",

@@ -17,6 +17,7 @@ from loma.backends.kernels.pairs import Pairs
 from loma.backends.kernels.sweeps import mentioned_in
 from loma.backends.lowering import joined, lanes, spread, together
 from loma.backends.lowering.index_statements import index_statement, library_call
+from loma.backends.lowering.masked import in_masked_lanes
 from loma.backends.lowering.once import once_checks
 from loma.backends.lowering.serial import is_serial, tensors_in
 from loma.backends.schedule import storage
@@ -46,7 +47,7 @@ from loma.passes.liveness import Liveness
 def lower(context: FunctionContext, steps: tuple[Step, ...]) -> tuple[HostNode, ...]:
     """The tree of the context's function, whose fused body the steps are, for its machine."""
     passes = tuple(step for step in steps if isinstance(step, Sweep | Chain))
-    return Lowering(context, temporaries(steps), passes).block(steps)
+    return in_masked_lanes(context, Lowering(context, temporaries(steps), passes).block(steps))
 
 
 class Lowering:

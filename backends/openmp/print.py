@@ -13,14 +13,14 @@ from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, data, statement_text
 from loma.backends.cfamily.cpp import ELEMENTS, TYPES, scalar_type
 from loma.backends.cfamily.loops import (
-    LoopText, initial, iterations, updated, write_check, write_looked_up,
+    LoopText, initial, iterations, scalar, updated, write_check, write_looked_up,
 )  # fmt: skip
-from loma.backends.cfamily.names import cpp_name, local_name
+from loma.backends.cfamily.names import cpp_name, cpp_string, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
     Blocks, Compare, Each, Fill, Groups, InPlace, Kind, Lanes, Loop, Node, Parallel, Part,
-    StoreLanes, Stretch, Tiles, Total, Transpose, UpdateLanes, dtype_of,
+    Rounds, StoreLanes, Stretch, Tiles, Total, Transpose, UpdateLanes, dtype_of,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
@@ -28,6 +28,7 @@ from loma.core.ir import (
     FLOAT, INT, POSITIONS, Builtin, Expr, Index, Var,
 )  # fmt: skip
 from loma.core.walk import walk
+from loma.errors.spans import line_in_file
 
 
 def write_tree(writer: Writer, context: CppContext, tree: Parallel | InPlace) -> None:
@@ -119,6 +120,14 @@ class TreeText(LoopText):
             case _:
                 return super().condition(expr)
 
+    def _builtin(self, expr: Builtin) -> c.Expression:
+        match expr:
+            case Builtin(schedule.PICK, (holds, then, other)):
+                numbers = (self.value(then), self.value(other))
+                return c.call(f"loma::pick<{scalar(expr.type)}>", self.condition(holds), *numbers)
+            case _:
+                return super()._builtin(expr)
+
     def special(self, writer: Writer, node: Node) -> None:
         match node:
             case Blocks():
@@ -132,6 +141,8 @@ class TreeText(LoopText):
                 count = sizes.constant(sizes.product(sizes.dims_of(var)))
                 element = "int32_t" if short else ELEMENTS[dtype_of(var)]
                 writer.line(f"{element} {self.local(var)}[{count}];")
+            case Rounds():
+                self._rounds(writer, node)
             case Groups(low, high, many, rest, body):
                 numbers = f"{many}" if rest is None else f"{many}, {rest}"
                 head = "[&](auto values_, const int64_t group_) LOMA_INLINE"
@@ -204,6 +215,16 @@ class TreeText(LoopText):
                 writer.extend([f"{name}.narrow({self._test(test)});" for test in tests])
             case _:
                 raise AssertionError(node)
+
+    def _rounds(self, writer: Writer, rounds: Rounds) -> None:
+        count = self.context.temporary("count")
+        place = cpp_string(self.context.function_at(rounds.line)), line_in_file(rounds.line)
+        with writer.block(f"for (int64_t {count} = 0;; ++{count})"):
+            self.nodes(writer, rounds.test)
+            writer.line(f"if (!loma::any({self._locals[rounds.on.name]})) break;")
+            error = f"loma::while_error({place[0]}, {place[1]}, {rounds.most});"
+            writer.line(f"if ({count} == {rounds.most}) {error}")
+            self.nodes(writer, rounds.body)
 
     def _blocks(self, writer: Writer, blocks: Blocks) -> None:
         since, until = c.Token(self.local(blocks.first)), self.local(blocks.last)

@@ -34,6 +34,8 @@ WHOLE = "@whole"
 IN_STRETCH = "@in_stretch"
 # An element where a condition holds, else zero: (condition, element)
 READ_IF = "@read_if"
+# One of two numbers, both of which are computed: (condition, number, number)
+PICK = "@pick"
 # The position that an accumulator of positions has found: (accumulator,)
 POSITION = "@position"
 # a / b rounded up, not positive for a negative a; of ints that are not negative: rounded down, and
@@ -154,6 +156,18 @@ class Loop:
     body: tuple[Node, ...]
     role: Role = "serial"
     without: tuple[Var, Var] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """``body`` over and over, until ``test``, which runs before it, has left zeros only in the part
+    ``on``. That is an error of the ``while`` of that line where it still goes on after ``most``."""
+
+    on: Var
+    test: tuple[Node, ...]
+    body: tuple[Node, ...]
+    most: int
+    line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +327,7 @@ class Part:
 Node: TypeAlias = (
     Let | Lazy | Variable | Accumulator | AllReduce | Store | Note | Narrow | If | Loop | Blocks
     | Groups | Each | Tiles | Lanes | Fill | UpdateLanes | Compare | StoreLanes | Total | Stretch
-    | Transpose | Part
+    | Transpose | Part | Rounds
 )  # fmt: skip
 
 

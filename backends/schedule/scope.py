@@ -148,6 +148,12 @@ class Scope:
             case Builtin(ir.READ_IF, (condition, Index() as read)):
                 self.number(condition)
                 self.element(read)
+            case Builtin(ir.PICK, args):
+                self.require(len(args) == 3, "no choice of two")
+                same = args[1].type == args[2].type == expr.type
+                for arg in args:
+                    self.number(arg)
+                self.require(same, "a choice of numbers of two types")
             case Builtin(ir.POSITION, (Var() as accumulator,)):
                 found = self.known(accumulator, "accumulator")
                 self.require(found.finds_position, "an accumulator without a position")

@@ -25,7 +25,7 @@ FUNCTIONS = [
     ("docs/tensors.md", "arrange"), ("docs/language.md", "square_roots"), ("registers", "known"),
     ("registers", "windows"), ("guarded", "guarded"), ("sums", "sums"),
     ("streamed", "streamed"), ("streamed", "remainders"), ("turned", "turned"),
-    ("transposed_squares", "transposed_squares"), ("kept", "sampled"),
+    ("transposed_squares", "transposed_squares"), ("kept", "sampled"), ("masked", "newton"),
     ("out_call_in_a_loop", "add_square__backward"),
 ]  # fmt: skip
 

@@ -8,6 +8,7 @@ iterations that touch one element, a constant that is set twice, an element that
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,8 +24,8 @@ from tree_reductions import UPDATE, Extreme, Registers, Team, initial, is_int, p
 from loma.backends.schedule import ir
 from loma.backends.schedule.ir import (
     Accumulator, AllReduce, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes,
-    Lazy, Let, Loop, Narrow, Node, Note, Parallel, Part, Store, StoreLanes, Stretch, Test, Tiles,
-    Total, Transpose, UpdateLanes, Variable, dtype_of,
+    Lazy, Let, Loop, Narrow, Node, Note, Parallel, Part, Rounds, Store, StoreLanes, Stretch,
+    Test, Tiles, Total, Transpose, UpdateLanes, Variable, dtype_of,
 )  # fmt: skip
 from loma.backends.schedule.printer import head
 from loma.backends.schedule.walk import nodes
@@ -126,6 +127,7 @@ class _Run:
             **dict.fromkeys(ir.OF_TILES, of_values(lambda value: value)),  # of one value
             ir.STEPS_OF: of_values(lambda steps, rest: max(steps // max(rest, 1), 1)),
             ir.READ_IF: self.read_if,
+            ir.PICK: of_values(lambda holds, a, b: a if arith.is_true(holds) else b),
             ir.POSITION: of_values(lambda accumulator: accumulator.position),
             ir.WHOLE: of_values(
                 lambda stretch: int(stretch == (self.start, self.start + self.count))
@@ -216,6 +218,8 @@ class _Run:
                 room = np.full(self.whole(count), poison(dtype_of(var)))
                 around = len(self.machine.loops)
                 self.declare(var, Elements(var.name, room, self.machine, True, around))
+            case Rounds():
+                self.rounds(node)
             case Groups():
                 self.groups(node)
             case Each(counter, body):
@@ -296,6 +300,15 @@ class _Run:
             for column in range(columns):
                 part[column * node.size + row] = tensor[(first + stride * row + column,)]
         self.declare(node.var, Elements(node.var.name, part, self.machine, False))
+
+    def rounds(self, node: Rounds) -> None:
+        for count in itertools.count():
+            self.block(node.test)
+            if not self.env[node.on.name].array.any():
+                return
+            if count == node.most:
+                raise RuntimeError(f"line {node.line}: more than {node.most} rounds")
+            self.block(node.body)
 
     def blocks(self, node: Blocks) -> None:
         count, most = self.whole(node.count), self.whole(node.size)

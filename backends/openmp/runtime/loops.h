@@ -14,6 +14,7 @@ constexpr c10::DeviceType kDevice{0};
 
 #include "arithmetic.h"
 #include "launch.h"
+#include "masked.h"
 #include "moderate.h"
 #include "outside.h"
 #include "special.h"

@@ -138,6 +138,18 @@ def sampled(
     return y, s, z
 """
 
+# Each element has its own number of rounds.
+MASKED = """
+def newton(a : In[Tensor[N]]) -> Tensor[N]:
+    y : Tensor[N]
+    for i in range(N):
+        s : float = 1.0
+        while (abs(s * s - a[i]) > 1e-5, max_iter := 40):
+            s = 0.5 * (s + a[i] / s) if s > 0.0 else 1.0
+        y[i] = s
+    return y
+"""
+
 CASES = {
     "turned": TURNED,
     "streamed": STREAMED,
@@ -148,4 +160,5 @@ CASES = {
     "counted": COUNTED,
     "missing": MISSING,
     "kept": KEPT,
+    "masked": MASKED,
 }
