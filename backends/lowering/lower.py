@@ -15,7 +15,7 @@ from loma.backends.kernels.ir import (
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.kernels.sweeps import mentioned_in
-from loma.backends.lowering import joined, lanes, spread, together
+from loma.backends.lowering import joined, lanes, running, spread, together
 from loma.backends.lowering.index_statements import index_statement, library_call
 from loma.backends.lowering.masked import in_masked_lanes
 from loma.backends.lowering.once import once_checks
@@ -303,7 +303,8 @@ class Lowering:
         body = self._nested(stmt, (stmt.body,))
         self._context.serial = False
         self._lazy = lazy
-        return [*nodes, Serial(stmt, tuple(body), frozenset(assigned(stmt.body)))]
+        serial = Serial(stmt, tuple(body), frozenset(assigned(stmt.body)))
+        return [*nodes, running.in_vectors(self._context, serial)]
 
     def _host(self, expr: Expr, before: list[HostNode]) -> Expr:
         """A value of tensors and scalars, with its reductions computed by loops ``before``."""

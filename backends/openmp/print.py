@@ -20,7 +20,7 @@ from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
     Blocks, Compare, Each, Fill, Groups, InPlace, Kind, Lanes, Loop, Node, Parallel, Part,
-    Rounds, StoreLanes, Stretch, Tiles, Total, Transpose, UpdateLanes, dtype_of,
+    Rounds, Scan, StoreLanes, Stretch, Tiles, Total, Transpose, UpdateLanes, dtype_of,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
@@ -143,6 +143,8 @@ class TreeText(LoopText):
                 writer.line(f"{element} {self.local(var)}[{count}];")
             case Rounds():
                 self._rounds(writer, node)
+            case Scan():
+                self._scan(writer, node)
             case Groups(low, high, many, rest, body):
                 numbers = f"{many}" if rest is None else f"{many}, {rest}"
                 head = "[&](auto values_, const int64_t group_) LOMA_INLINE"
@@ -225,6 +227,17 @@ class TreeText(LoopText):
             error = f"loma::while_error({place[0]}, {place[1]}, {rounds.most});"
             writer.line(f"if ({count} == {rounds.most}) {error}")
             self.nodes(writer, rounds.body)
+
+    def _scan(self, writer: Writer, scan: Scan) -> None:
+        number, type_ = TYPES[scan.dtype], INT if scan.dtype == "int" else FLOAT
+        start = f"{self._ints(scan.high)}, &{c.text(self._element(scan.first))}"
+        counter = f"const int64_t {self.local(scan.counter)}"
+        start += f", {initial(scan.kind, scan.dtype)}, {_combine(scan.kind)}"
+        head = f"loma::running<{number}>({start}, [&]({counter}) LOMA_INLINE"
+        with writer.block(head, ","), self._in_innermost():
+            writer.line(f"return {c.text(self.value(scan.value, type_))};")
+        with writer.block(f"[&]({counter}, const {number} found_) LOMA_INLINE", ");"):
+            writer.line(f"{c.text(self._element(scan.place))} = found_;")
 
     def _blocks(self, writer: Writer, blocks: Blocks) -> None:
         since, until = c.Token(self.local(blocks.first)), self.local(blocks.last)

@@ -171,6 +171,20 @@ class Rounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """``place`` becomes, for every value of [0, high), what a reduction has found so far: that of
+    ``first``, which is read before if there are any, and of ``value`` for all up to this one."""
+
+    counter: Var
+    high: Expr
+    kind: Kind
+    dtype: Element
+    first: Index
+    place: Index
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class AllReduce:
     """The accumulator gets what those of all threads of a team have found, in an order that depends
     on sizes alone. Behind it only the team's first thread writes memory."""
@@ -327,7 +341,7 @@ class Part:
 Node: TypeAlias = (
     Let | Lazy | Variable | Accumulator | AllReduce | Store | Note | Narrow | If | Loop | Blocks
     | Groups | Each | Tiles | Lanes | Fill | UpdateLanes | Compare | StoreLanes | Total | Stretch
-    | Transpose | Part | Rounds
+    | Transpose | Part | Rounds | Scan
 )  # fmt: skip
 
 

@@ -13,8 +13,8 @@ from typing import assert_never
 
 from loma.backends.schedule.ir import (
     Accumulator, AllReduce, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Lanes, Lazy,
-    Let, Loop, Narrow, Node, Note, Parallel, Part, Rounds, Store, StoreLanes, Stretch, Test, Tiles,
-    Total, Transpose, UpdateLanes, Variable,
+    Let, Loop, Narrow, Node, Note, Parallel, Part, Rounds, Scan, Store, StoreLanes, Stretch, Test,
+    Tiles, Total, Transpose, UpdateLanes, Variable,
 )  # fmt: skip
 from loma.core.ir import INT, Binary, Builtin, Expr, IntConst, Var
 from loma.core.printer import print_expr, print_type
@@ -161,6 +161,9 @@ def _node(node: Node) -> list[str]:
         case Rounds(on, test, body, most):
             rounds = f"rounds, at most {most}, while any of {name(on)}:"
             return [rounds, INDENT + "test:", *indented(_block(test)), *_block(body)]
+        case Scan(counter, high, kind, _, first, place, value):
+            span = f"{name(counter)} in {_range(IntConst(0), high)}, from {text(first)}"
+            return [f"running {kind} over {span}:", f"{INDENT}{text(place)} = of {text(value)}"]
         case Transpose(var, first, stride, rows, columns):
             part = f"{text(rows)} rows of {text(columns)} at {text(first)}, {text(stride)} apart"
             return [f"{name(var)} = transposed {part}"]

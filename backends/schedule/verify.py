@@ -13,8 +13,8 @@ from typing import assert_never
 from loma.backends.schedule import ir
 from loma.backends.schedule.ir import (
     Accumulator, AllReduce, Blocks, Compare, Each, Fill, Form, Groups, If, InPlace, Kind, Lanes,
-    Lazy, Let, Loop, Narrow, Node, Note, Parallel, Part, Rounds, Store, StoreLanes, Stretch, Tiles,
-    Total, Transpose, UpdateLanes, Variable,
+    Lazy, Let, Loop, Narrow, Node, Note, Parallel, Part, Rounds, Scan, Store, StoreLanes, Stretch,
+    Tiles, Total, Transpose, UpdateLanes, Variable,
 )  # fmt: skip
 from loma.backends.schedule.scope import Scope
 from loma.core.ir import INT, POSITIONS, Index, IntConst, Var
@@ -119,6 +119,13 @@ class _Verifier(Scope):
                 self.block(other)
             case Loop():
                 self.loop(node)
+            case Scan(counter, high, kind, _, first, place, value):
+                self.kind(kind, kind not in POSITIONS)
+                self.ints(high)
+                self.element(first)
+                with self.inner(counter):
+                    self.number(value)
+                    self.write(place)
             case Rounds(on, test, body, _, _):
                 self.known(on, "part")
                 self.block(test)

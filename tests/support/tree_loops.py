@@ -24,8 +24,8 @@ from tree_reductions import UPDATE, Extreme, Registers, Team, initial, is_int, p
 from loma.backends.schedule import ir
 from loma.backends.schedule.ir import (
     Accumulator, AllReduce, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes,
-    Lazy, Let, Loop, Narrow, Node, Note, Parallel, Part, Rounds, Store, StoreLanes, Stretch,
-    Test, Tiles, Total, Transpose, UpdateLanes, Variable, dtype_of,
+    Lazy, Let, Loop, Narrow, Node, Note, Parallel, Part, Rounds, Scan, Store, StoreLanes,
+    Stretch, Test, Tiles, Total, Transpose, UpdateLanes, Variable, dtype_of,
 )  # fmt: skip
 from loma.backends.schedule.printer import head
 from loma.backends.schedule.walk import nodes
@@ -220,6 +220,13 @@ class _Run:
                 self.declare(var, Elements(var.name, room, self.machine, True, around))
             case Rounds():
                 self.rounds(node)
+            case Scan(counter, high, kind, dtype, first, place, value):
+                found = self.value(first) if self.whole(high) > 0 else None
+                for t in range(self.whole(high)):
+                    with self.inner():
+                        self.declare(counter, t)
+                        found = UPDATE[kind](found, _as(self.value(value), dtype))
+                        self.write(place, "set", found)
             case Groups():
                 self.groups(node)
             case Each(counter, body):
