@@ -15,8 +15,9 @@ from dataclasses import replace
 
 from loma import config
 from loma.backends.schedule.context import FunctionContext
+from loma.backends.schedule.dependence import accesses
 from loma.backends.schedule.host import Count, HostNode, Serial, Unit
-from loma.backends.schedule.ir import If, InPlace, Kind, Node, Scan, Store, dtype_of
+from loma.backends.schedule.ir import If, InPlace, Kind, Loop, Node, Scan, Store, dtype_of
 from loma.backends.schedule.walk import map_expressions
 from loma.core import builder as b, sizes
 from loma.core.ir import INT, Binary, Builtin, Expr, Index, IntConst, Stmt, Unary, Var
@@ -52,50 +53,98 @@ def _changed(node: HostNode) -> HostNode:
 
 
 def _running(loop: Count, stores: list[Store]) -> list[Node] | None:
-    """The nodes of a loop over those statements, if they are one running reduction."""
+    """The nodes of a loop over those statements, if one of them, or the first two, are a running
+    reduction, behind which the others may have loops of their own."""
     counter = Var(loop.source.counter, INT)
     if any(store.kind not in ("set", "sum") or store.position is not None for store in stores):
         return None
     if loop.source.backwards:
         back: dict[str, Expr] = {counter.name: sizes.arith("-", _last(loop), counter)}
         stores = [map_expressions(store, lambda expr: substitute(expr, back)) for store in stores]
-    first, *others = stores
-    place, state = first.place, first.place
-    assert isinstance(place, Index)
+    if len(stores) == 2 and (found := _with_state(loop, counter, *stores)) is not None:
+        return found
+    for k, store in enumerate(stores):
+        scan = _scan(loop, counter, store, None)
+        if scan is not None and _may_stand_apart(stores, k, counter):
+            others = (other for other in stores if other is not store)
+            zero = IntConst(0)
+            return [scan, *(Loop(counter, zero, loop.extent, (s,), "vector") for s in others)]
+    return None
+
+
+def _with_state(loop: Count, counter: Var, first: Store, second: Store) -> list[Node] | None:
+    """The nodes for an element that is the same in all rounds, and a copy of what it becomes."""
+    state, place = first.place, second.place
     assert isinstance(state, Index)
-    if not others:
-        before: dict[str, Expr] = {counter.name: b.add(counter, IntConst(-1))}
-        state = _at(place, before)
-    elif len(others) == 1 and others[0].kind == "set" and others[0].value == state:
-        assert isinstance(others[0].place, Index)
-        place = others[0].place
-        if counter.name in variables(state) or place.tensor.name == state.tensor.name:
-            return None
-    else:
+    assert isinstance(place, Index)
+    fixed = counter.name not in variables(state) and place.tensor.name != state.tensor.name
+    if not fixed or second.kind != "set" or second.value != state:
         return None
+    scan = _scan(loop, counter, replace(first, place=place), state)
+    if scan is None:
+        return None
+    last = Store(state, "set", _at(place, {counter.name: _last(loop)}))
+    return [scan, If(b.binary(">", loop.extent, IntConst(0)), (last,))]
+
+
+def _scan(loop: Count, counter: Var, store: Store, state: Index | None) -> Scan | None:
+    """The loop over a statement, if each of its elements is made of the one before it in memory, or
+    of a ``state``, which is that one."""
+    place = store.place
+    assert isinstance(place, Index)
+    before = _at(place, {counter.name: b.add(counter, IntConst(-1))})
+    steps = (b.add(before.subscripts[0], IntConst(step)) for step in (1, -1))
     dtype = dtype_of(place.tensor)
-    behind = _at(place, {counter.name: b.add(counter, IntConst(-1))}).subscripts[0]
-    steps = (b.add(behind, IntConst(step)) for step in (1, -1))
-    if dtype not in ("float", "int") or dtype_of(state.tensor) != dtype:
+    if dtype not in ("float", "int") or not any(
+        sizes.equal(place.subscripts[0], step) for step in steps
+    ):
         return None
-    if not any(sizes.equal(place.subscripts[0], step) for step in steps):
+    from_ = before if state is None else state
+    value = store.value
+    if store.kind == "sum":
+        value = Binary("+", place if state is None else state, value, place.type)
+    kind, new = _apart(value, from_) or ("set", None)
+    if new is None or dtype_of(from_.tensor) != dtype:
         return None
-    value = first.value
-    if first.kind == "sum":
-        value = Binary("+", first.place if not others else state, value, place.type)
-    found = _apart(value, state)
-    kind, new = found or ("set", None)
-    if new is None:
+    own = [name for name in variables(new) if name in (place.tensor.name, from_.tensor.name)]
+    if own and (state is not None or store.kind == "set" or len(own) != 1):
         return None
-    own = [name for name in variables(new) if name in (place.tensor.name, state.tensor.name)]
-    if own and (others or first.kind == "set" or len(own) != 1):
+    return Scan(
+        counter, loop.extent, kind, dtype, _at(from_, {counter.name: IntConst(0)}), place, new
+    )
+
+
+def _may_stand_apart(stores: list[Store], first: int, counter: Var) -> bool:
+    """Whether all rounds of one statement may run in front of those of the others, each of which
+    then runs for all rounds, in any order."""
+    order = [first, *(k for k in range(len(stores)) if k != first)]
+    for at, k in enumerate(order):
+        for other in order[at:]:
+            if other == first:
+                continue
+            for one in accesses((stores[k],)):
+                for two in accesses((stores[other],)):
+                    if one.name != two.name or (one.kind is None and two.kind is None):
+                        continue
+                    rounds = _rounds_between(one.offset, two.offset, counter)
+                    if rounds is None or (k == other and rounds != 0):
+                        return False
+                    # Where `two` came first, `one` in its later rounds would be too early.
+                    if rounds < 0 or (rounds == 0 and other < k):
+                        return False
+    return True
+
+
+def _rounds_between(one: Expr | None, two: Expr | None, counter: Var) -> int | None:
+    """In how many rounds ``two`` is where ``one`` is now; None where nobody knows, or never."""
+    if one is None or two is None:
         return None
-    start = _at(state, {counter.name: IntConst(0)})
-    scan = Scan(counter, loop.extent, kind, dtype, start, place, new)
-    if not others:
-        return [scan]
-    last = _at(place, {counter.name: _last(loop)})
-    return [scan, If(b.binary(">", loop.extent, IntConst(0)), (Store(state, "set", last),))]
+    back: dict[str, Expr] = {counter.name: b.add(counter, IntConst(-1))}
+    steps = [sizes.constant(sizes.arith("-", at, substitute(at, back))) for at in (one, two)]
+    apart = sizes.constant(sizes.arith("-", one, two))
+    if steps[0] != steps[1] or not steps[0] or apart is None or apart % steps[0]:
+        return None
+    return apart // steps[0]
 
 
 def _last(loop: Count) -> Expr:

@@ -27,10 +27,20 @@ CASES: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
     ("loses", ("y = x", "for i in range(N - 1):", "    y[i + 1] = y[i] - x[i]"), "sum"),
     ("kept", ("y = x", "s : Tensor[1]", "for i in reversed(range(N)):", "    s[0] += x[i]",
               "    y[i] = s[0]", "y[i] = y[i] + s[0]"), "sum"),
+    ("others_behind", ("y = x", "w : Tensor[N]", "for i in range(N - 1):", "    w[i] = 2.0 * y[i]",
+                       "    y[i + 1] += y[i]", "    w[i] += y[i + 1]", "y[i] = y[i] + w[i]"),
+     "sum"),
+    ("cleared", ("y = x", "w : Tensor[N]", "for i in reversed(range(N - 1)):",
+                 "    y[i] += y[i + 1]", "    w[i + 1] += y[i + 1]", "    y[i + 1] = 0.5",
+                 "y[i] = y[i] + w[i]"), "sum"),
     ("ints", ("y[i] = sum(q[j] for j in range(i + 1))",), "sum"),
     ("recurrence", ("y = x", "for i in range(N - 1):", "    y[i + 1] = 0.5 * y[i] + x[i]"), None),
     ("from_another_end", ("y = x", "for i in range(N - 1):", "    y[i + 1] = x[i] - y[i]"), None),
     ("two_before", ("y = x", "for i in range(N - 2):", "    y[i + 2] = y[i] + x[i]"), None),
+    ("needs_the_old", ("y = x", "w : Tensor[N]", "for i in range(N - 1):", "    w[i] = y[i + 1]",
+                       "    y[i + 1] += y[i]", "y[i] = y[i] + w[i]"), None),
+    ("changed_later", ("y = x", "for i in range(N - 1):", "    y[i + 1] += y[i]",
+                       "    y[i + 1] = 0.5 * y[i + 1]"), None),
     ("twice", ("y = x", "for i in range(N - 1):", "    y[i + 1] = y[i] + y[i]"), None),
 )  # fmt: skip
 SIZES = (0, 1, 2, 5, 8, 9, 10, 16, 17, 18, 25, 33, 34, 100)
@@ -56,7 +66,7 @@ def _numbers(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _compiled() -> tuple[dict[str, str], loma.LomaModule]:
-    texts = {case[0]: _text(case).replace("def f(", f"def {case[0]}(") for case in CASES[:10]}
+    texts = {case[0]: _text(case).replace("def f(", f"def {case[0]}(") for case in CASES[:12]}
     return texts, loma.compile("\n".join(texts.values()))
 
 

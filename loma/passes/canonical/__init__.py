@@ -13,6 +13,7 @@ from loma.passes.canonical.dimensions.channels import channels as channels
 from loma.passes.canonical.conditions import conditions as conditions
 from loma.passes.canonical.copies import copies as copies
 from loma.passes.canonical.costly import costly as costly
+from loma.passes.canonical.recurrences.accumulated import accumulated as accumulated
 from loma.passes.canonical.recurrences.cumulative import cumulative as cumulative
 from loma.passes.canonical.recurrences.cut import whole_ranges as whole_ranges
 from loma.passes.canonical.recurrences.distribution import distribution as distribution
@@ -75,6 +76,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "loops" in wanted:
         module = winners(extremes(increments(whole_ranges(module))))
         module = states(loops(row_functions(module), every))
+        if "scans" in wanted and not every:
+            module = accumulated(module)
     if "divisions" in wanted:
         module = turns(quotients(module))
     module = zeroing(first_write(module))

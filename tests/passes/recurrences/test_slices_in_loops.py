@@ -20,9 +20,15 @@ READ: tuple[tuple[str, str, str], ...] = (
     ("column", """
 s = zeros([N])
 for t in range(M):
+    s = 0.5 * s + x[:, t]
+    y[:, t] = s
+""", "s[_i0] = 0.5 * s[_i0] + x[_i0, t]"),
+    ("running_sum", """
+s = zeros([N])
+for t in range(M):
     s = s + x[:, t]
     y[:, t] = s
-""", "s[_i0] += x[_i0, t]"),
+""", "y[_i0, t] = sum(x[_i0, _t_before] for _t_before in range(t + 1))"),
     ("from_the_end", """
 s = zeros([N])
 for t in range(M):

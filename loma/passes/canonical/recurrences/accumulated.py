@@ -1,0 +1,268 @@
+"""Numbers that the rounds of a loop add up, or multiply, are running reductions.
+
+    for s in range(S):                           before[r, s] = prod(a[r, q] for q in range(s))
+        y[r, c] += left[r] * x[r, s, c]          y[r, c] += before[r, s] * x[r, s, c]
+        left[r] = left[r] * a[r, s]
+
+What reads the number needs the loop no longer: its sums go through vectors, and derivatives keep no
+number of each round on a tape. What the rounds reduce may be made in the loop, of what no round has
+left to the next; then that leaves the loop, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from loma.core import builder as b, sizes
+from loma.core.bounds import ONE
+from loma.core.effects import written
+from loma.core.ir import (
+    INT, Axis, Binary, Builtin, Declare, Expr, FloatConst, For, Function, Index, IndexAssign,
+    Module, Reduce, ReduceKind, Stmt, TensorType, Unary, Var,
+)  # fmt: skip
+from loma.core.names import Names, names_of
+from loma.core.sizes import arith
+from loma.core.walk import (
+    as_part, free_variables, map_expressions, map_tensor_functions, mentioned_names, nodes,
+    statements, subscript_variables, substitute,
+)  # fmt: skip
+from loma.passes.canonical.loops import mentions, without_loops
+from loma.passes.canonical.recurrences.distribution import (
+    LeavingLoops, is_elementwise, number_of_loops, with_dimension,
+)  # fmt: skip
+from loma.passes.liveness import covers, set_first
+
+Block = tuple[Stmt, ...]
+_EXTREMES: dict[str, ReduceKind] = {"max": "max", "min": "min"}
+
+
+def accumulated(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    return map_tensor_functions(module, lambda function: _Accumulated(function).run())
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """What a round does with a number: ``new`` is reduced with ``element``, by the statement at
+    ``position``."""
+
+    position: int
+    stmt: IndexAssign
+    kind: ReduceKind
+    new: Expr
+
+    @property
+    def element(self) -> Index:
+        return self.stmt.element
+
+
+class _Accumulated(LeavingLoops):
+    def __init__(self, function: Function) -> None:
+        super().__init__(function)
+        self._names = Names(names_of(function))
+        self._made: list[Stmt] = []  # declarations
+        self._before: list[Stmt] = []  # what stands in front of the loop at hand, and behind it
+        self._behind: Block = ()
+
+    def run(self) -> Function:
+        function = self._function
+        if not any(isinstance(stmt, For) for stmt in statements(function.body)):
+            return function
+        for k, stmt in enumerate(function.body):
+            self._behind = function.body[k + 1 :]
+            self._before += self._loops(stmt) if isinstance(stmt, For) else [stmt]
+        if not self._made:
+            return function
+        body = (*self._made, *map(self._declaration, self._before))
+        new = without_loops(replace(function, body=body))
+        # Not where something else carries numbers from round to round.
+        return new if number_of_loops(new) < number_of_loops(function) else function
+
+    def _loops(self, loop: For) -> list[Stmt]:
+        if not sizes.keeps_value(loop.extent, self._changed):
+            return [loop]
+        simple = all(isinstance(stmt, IndexAssign) and isinstance(stmt.target, Index)
+                     for stmt in loop.body)  # fmt: skip
+        before, behind = list[Stmt](), list[Stmt]()
+        while simple and (found := self._found(loop)) is not None:
+            update, front = found
+            made, loop, last = self._apart(loop, update, front)
+            before += made
+            behind = [*last, *behind]
+        return [*before, loop, *behind]
+
+    # ------------------------------------------------------------------- what can leave
+
+    def _found(self, loop: For) -> tuple[_Update, tuple[int, ...]] | None:
+        """A number that rounds reduce, and the statements that make what they reduce."""
+        for position, stmt in enumerate(loop.body):
+            update = self._update(position, stmt, loop)
+            front = None if update is None else self._front(update, loop)
+            if update is not None and front is not None:
+                return update, front
+        return None
+
+    def _update(self, position: int, stmt: Stmt, loop: For) -> _Update | None:
+        if not isinstance(stmt, IndexAssign) or stmt.op not in ("=", "+="):
+            return None
+        name = stmt.element.tensor.name
+        others = [other for k, other in enumerate(loop.body) if k != position]
+        read = any(name in mentioned_names((other,)) for other in others)
+        alone = read and not any(name in written((other,)) for other in others)
+        own = name in self._declared and name not in self._wider
+        if not (alone and own and is_elementwise(name, loop.body)):
+            return None
+        place = stmt.element
+        if loop.counter in free_variables(place) or place.type == INT:
+            return None
+        found = _reduced(stmt)
+        if found is None or name in free_variables(found[1]):
+            return None
+        if found[0] in _EXTREMES:  # of no rounds there is none
+            early = any(name in mentioned_names((other,)) for other in loop.body[:position])
+            if early or name in mentioned_names(self._behind):
+                return None
+        target = replace(stmt, value=found[1], op="=", axes=_own_axes(stmt))
+        return _Update(position, stmt, *found) if covers(target) else None
+
+    def _front(self, update: _Update, loop: For) -> tuple[int, ...] | None:
+        """The positions of the statements that make what a round reduces; None where these need
+        what a round has left to the next."""
+        needed = set(free_variables(update.new))
+        front: list[int] = []
+        changed = True
+        while changed:
+            changed = False
+            for k, stmt in enumerate(loop.body):
+                if k not in front and k != update.position and written((stmt,)) & needed:
+                    front.append(k)
+                    needed |= mentioned_names((stmt,))
+                    changed = True
+        name = update.element.tensor.name
+        if name in needed or any(k > update.position for k in front):
+            return None
+        for own in written(tuple(loop.body[k] for k in front)):
+            if not self._is_of_a_round(own, loop):
+                return None
+        return tuple(sorted(front))
+
+    def _is_of_a_round(self, name: str, loop: For) -> bool:
+        """Whether a tensor may have a dimension for the counter."""
+        var = self._declared.get(name)
+        if var is None or name in self._wider or not isinstance(var.type, TensorType):
+            return False
+        fixed = all(sizes.keeps_value(dim, self._changed) for dim in sizes.dims_of(var))
+        own = self._mentions[name] == mentions(loop.body)[name] and set_first(name, loop.body)
+        return fixed and own and is_elementwise(name, loop.body)
+
+    # ---------------------------------------------------------------------- what leaves
+
+    def _apart(
+        self, loop: For, update: _Update, front: tuple[int, ...]
+    ) -> tuple[list[Stmt], For, list[Stmt]]:
+        """What stands in front of a loop, the loop, and what stands behind it."""
+        body, position = list(loop.body), update.position
+        for own in sorted(written(tuple(body[k] for k in front))):
+            makes = next(body[k] for k in front if own in written((body[k],)))
+            var, at = self._with_rounds(self._declared[own], makes, loop)
+            self._wider[own] = var
+            body = [with_dimension(stmt, var, at, loop.counter) for stmt in body]
+        stmt = body[position]
+        assert isinstance(stmt, IndexAssign)
+        kind, new = _reduced(stmt) or ("sum", stmt.value)
+        element, name = stmt.element, stmt.element.tensor.name
+        made: list[Stmt] = [replace(loop, body=tuple(body[k] for k in front))] if front else []
+        rest: list[Stmt] = []
+        for part, includes in ((body[:position], False), (body[position + 1 :], True)):
+            part = [other for k, other in enumerate(part, includes * (position + 1))
+                    if k not in front]  # fmt: skip
+            if any(name in mentioned_names((other,)) for other in part):
+                var, at = self._with_rounds(element.tensor, stmt, loop)
+                var = replace(var, name=self._names.fresh(f"_{name.lstrip('_')}_at"))
+                self._made.append(Declare(var, None))
+                here = Var(loop.counter, INT)
+                place = as_part(element, name, var, at, here)
+                assert isinstance(place, Index)
+                value = self._from_start(kind, element, self._range(kind, new, loop, includes))
+                axes = (*_own_axes(stmt), Axis(loop.counter, self._count(loop)))
+                made.append(IndexAssign(place, "=", value, axes, stmt.span))
+
+                read = partial(as_part, name=name, whole=var, dim=at, place=here)
+                part = [map_expressions(other, read) for other in part]
+            rest += part
+        last: list[Stmt] = []
+        if name in mentioned_names(self._behind):
+            every = Reduce(kind, new, (Axis(loop.counter, self._count(loop)),), new.type)
+            value = self._from_start(kind, element, every)
+            last = [IndexAssign(element, "=", value, _own_axes(stmt), stmt.span)]
+        return made, replace(loop, body=tuple(rest)), last
+
+    def _from_start(self, kind: ReduceKind, element: Index, found: Expr) -> Expr:
+        """What rounds have found, together with what an element was before the loop."""
+        name = element.tensor.name
+        stands = [stmt for stmt in self._before if name in mentioned_names((stmt,))]
+        start: Expr = element
+        match stands[-1] if stands else None:
+            case IndexAssign(Index(Var(own)), "=", FloatConst() as value) as stmt:
+                start = value if own == name and covers(stmt) else element
+            case Declare(Var(own), None) if own == name:
+                start = FloatConst(0.0)
+            case _:
+                pass
+        nothing = (kind, b.number(start)) in (("sum", 0.0), ("prod", 1.0))
+        return found if nothing else b.combined(kind, start, found)
+
+    def _with_rounds(self, tensor: Var, stmt: Stmt, loop: For) -> tuple[Var, int]:
+        """The tensor with a dimension for the counter, and which: where something that a statement
+        reads has it, behind as many of the tensor's."""
+        dims = sizes.dims_of(tensor)
+        reads = (n for n in nodes((stmt,)) if isinstance(n, Index))
+        places = (
+            next((k for k, s in enumerate(n.subscripts) if loop.counter in free_variables(s)), None)
+            for n in reads
+        )
+        at = min(next((place for place in places if place is not None), len(dims)), len(dims))
+        wider = (*dims[:at], self._count(loop), *dims[at:])
+        assert isinstance(tensor.type, TensorType)
+        return replace(tensor, type=replace(tensor.type, dims=wider)), at
+
+    def _count(self, loop: For) -> Expr:
+        return sizes.count(loop.extent, self._is_size)
+
+    def _range(self, kind: ReduceKind, new: Expr, loop: For, includes: bool) -> Expr:
+        """The reduction of what the rounds before have, and this one has, if it ``includes`` it."""
+        here = Var(loop.counter, INT)
+        axis = self._names.fresh(f"_{loop.counter}_before")
+        extent: Expr = arith("+", here, ONE) if includes else here
+        place: Expr = Var(axis, INT)
+        if loop.backwards:
+            first = here if includes else arith("+", here, ONE)
+            extent = arith("-", loop.extent, first)
+            place = arith("+", first, place)
+        body = sizes.simple_subscripts(substitute(new, {loop.counter: place}))
+        return Reduce(kind, body, (Axis(axis, extent),), new.type)
+
+
+def _own_axes(stmt: IndexAssign) -> tuple[Axis, ...]:
+    own = subscript_variables(stmt.element)
+    return tuple(axis for axis in stmt.axes if axis.name in own)
+
+
+def _reduced(stmt: IndexAssign) -> tuple[ReduceKind, Expr] | None:
+    """The reduction of an element and others that a statement assigns to it, and these others."""
+    summed = tuple(axis for axis in stmt.axes if axis not in _own_axes(stmt))
+    element, value = stmt.element, stmt.value
+    if stmt.op == "+=":
+        return "sum", Reduce("sum", value, summed, value.type) if summed else value
+    if summed:
+        return None
+    match value:
+        case Binary("+" | "*" as op, left, right) if element in (left, right):
+            return "sum" if op == "+" else "prod", right if left == element else left
+        case Binary("-", left, right) if left == element:
+            return "sum", Unary("-", right, right.type)
+        case Builtin("max" | "min" as name, (left, right)) if element in (left, right):
+            return _EXTREMES[name], right if left == element else left
+        case _:
+            return None

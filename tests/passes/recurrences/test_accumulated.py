@@ -1,0 +1,152 @@
+"""Numbers that rounds add up or multiply are running reductions, and their loops are gone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from changed_programs import Changed, Point, compare, verified, with_derivative
+
+from loma import passes
+from loma.backends.interpreter import Interpreter
+from loma.core.printer import print_function
+from loma.frontend import parse
+from loma.passes.canonical import accumulated, loops
+
+HEAD = """
+def f(x : In[Tensor[N, T]], c : In[Tensor[T, 2]]) -> tuple[Tensor[N, T], Tensor[N, 2], Tensor[N]]:
+    y : Tensor[N, T]
+    o : Tensor[N, 2]
+    z : Tensor[N]
+    for n in range(N):
+"""
+RENDER = """
+left : float = 1.0
+for t in range(T):
+    alpha : float = 1.0 - exp(-abs(x[n, t]))
+    for d in range(2):
+        o[n, d] += left * alpha * c[t, d]
+    left *= 1.0 - alpha
+"""
+# name, body for row n, whether a loop of rounds is left
+CASES: tuple[tuple[str, str, bool], ...] = (
+    ("render", RENDER, False),
+    ("read_behind", RENDER + "z[n] = left * x[n, 0] if T > 0 else left\n", False),
+    ("read_after_the_sum", """
+total : float = 0.5
+for t in range(T):
+    total += x[n, t]
+    y[n, t] = tanh(total)
+z[n] = total
+""", False),
+    ("before_and_after", """
+p : float = 1.5
+for t in range(T):
+    y[n, t] = p * x[n, t]
+    p = p * (1.0 - 0.5 * x[n, t])
+    z[n] += p * c[t, 0]
+""", False),
+    ("backwards", """
+total : float = 0.0
+for t in reversed(range(T)):
+    y[n, t] = sin(total) + x[n, t]
+    total = total - x[n, t] * c[t, 0]
+""", False),
+    ("sums_of_rows", """
+total : float = 0.0
+for t in range(T):
+    for d in range(2):
+        total += c[t, d] * x[n, t]
+    y[n, t] = cos(total)
+""", False),
+    ("two_numbers", """
+p : float = 1.0
+s : float = 0.0
+for t in range(T):
+    w : float = p * x[n, t]
+    s += w
+    y[n, t] = s * w
+    p *= 0.5 + x[n, t] * x[n, t]
+""", False),
+    ("greatest", """
+m : float = -1.0
+for t in range(T):
+    m = max(m, x[n, t])
+    y[n, t] = m * c[t, 0]
+""", False),
+    ("greatest_before", """
+m : float = -1.0
+for t in range(T):
+    y[n, t] = m * c[t, 0]
+    m = max(m, x[n, t])
+""", True),
+    ("recurrence", """
+h : float = 0.0
+for t in range(T):
+    h = 0.5 * h + x[n, t]
+    y[n, t] = h
+""", True),
+    ("of_itself", """
+h : float = 0.1
+for t in range(T):
+    g : float = h * x[n, t]
+    h += sin(g)
+    y[n, t] = g
+""", True),
+    ("of_the_round_before", """
+s : float = 0.1
+g : float = 0.2
+for t in range(T):
+    s += g
+    g = x[n, t] * x[n, t]
+    y[n, t] = s
+""", True),
+    ("beside_a_recurrence", """
+h : float = 0.0
+s : float = 0.0
+for t in range(T):
+    s += x[n, t]
+    h = 0.5 * h * s + x[n, t]
+    y[n, t] = h
+""", True),
+)  # fmt: skip
+
+
+def _text(body: str) -> str:
+    lines = "".join(f"        {line}\n" for line in body.strip("\n").split("\n"))
+    return HEAD + lines + "    return y, o, z\n"
+
+
+def _points() -> list[tuple[np.ndarray, np.ndarray]]:
+    numbers = np.random.default_rng(3)
+    shapes = ((3, 5), (2, 1), (2, 0), (0, 3), (1, 20))
+    found = [(numbers.normal(size=(n, t)), numbers.normal(size=(t, 2))) for n, t in shapes]
+    zeros = found[0][0].copy()
+    zeros[1, 2] = 0.0
+    return [*found, (zeros, found[0][1])]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_no_rounds_are_left(case: tuple[str, str, bool]) -> None:
+    shown = print_function(accumulated(loops(parse(_text(case[1])))).function("f"))
+    assert ("    for " in shown) == case[2], shown
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_values(case: tuple[str, str, bool]) -> None:
+    before = parse(_text(case[1]))
+    for args in _points():
+        right = Interpreter(before).call("f", *args)
+        for change in (lambda module: accumulated(loops(module)), passes.optimise):
+            found = Interpreter(verified(change)(before)).call("f", *args)
+            for got, wanted in zip(found, right, strict=True):
+                np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_derivatives(case: tuple[str, str, bool]) -> None:
+    text = with_derivative(_text(case[1]))
+    for args in _points()[:1] + _points()[-1:]:
+        point = Point(case[0], text, "f", tuple(map(torch.tensor, args)))
+        compare(point, Changed(text, verified(passes.canonical_form)))
+        compare(point, Changed(text, verified(passes.optimise)))
