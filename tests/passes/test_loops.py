@@ -385,3 +385,33 @@ for n in range(N):
     compare(point, Changed(text, verified(passes.canonical_form)))
     inlined = print_function(canonical.inline(parse(text)).function("f"))
     assert "twice" not in inlined
+
+
+NUMBERS = {
+    "an element": "for n in range(N):\n    y[n] = scaled(x[n], x[n, 0])",
+    "a constant": "for n in range(N):\n    y[n] = scaled(x[n], 0.5)",
+    "one that changes": """
+a : float = 0.5
+for n in range(N):
+    y[n] = scaled(x[n], a)
+    a += x[n, 0]
+""",
+    "one that has changed": """
+a : float = 0.5
+a += sum(x[n, 0] for n in N)
+z = scaled(reshape(x, [N * M]), a)
+a = a * a
+y[n, j] = a * z[n * M + j]
+""",
+}
+
+
+@pytest.mark.parametrize("case", NUMBERS)
+def test_calls_with_numbers_are_inlined(case: str) -> None:
+    scaled = "def scaled(x : In[Tensor[M]], a : In[float]) -> Tensor[M]:\n    b : float = a * a\n"
+    scaled += "    y : Tensor[M]\n    y[i] = b * x[i] + a\n    return y\n"
+    text = with_derivative(f"{scaled}\n{program(X, 'N, M', NUMBERS[case])}")
+    assert "scaled" not in print_function(canonical.inline(parse(text)).function("f"))
+    point = Point("call", text, "f", (torch.randn(3, 2, dtype=torch.float64),))
+    for change in (canonical.inline, passes.canonical_form, passes.optimise):
+        compare(point, Changed(text, verified(change)))

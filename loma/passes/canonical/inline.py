@@ -13,8 +13,9 @@ from collections.abc import Collection
 from loma.core import sizes
 from loma.core.effects import counters, declared, effects, out_places, written
 from loma.core.ir import (
-    INT, Assign, Call, CallStmt, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType,
-    Module, Op, Return, Stmt, TensorType, Unpack, Var, While, Zero, is_tensor_function, replace,
+    FLOAT, INT, Assign, Call, CallStmt, Declare, Expr, FloatConst, FloatType, For, Function, If,
+    IndexAssign, IntConst, IntType, Module, Op, Return, Stmt, TensorType, Unpack, Var, While, Zero,
+    is_tensor_function, replace,
 )  # fmt: skip
 from loma.core.names import Names, axes_of, axis_names, names_of, with_own_indices
 from loma.core.sizes import size_variables
@@ -206,7 +207,8 @@ class _Inlining:
         early: list[Stmt] = []
         args: list[Expr] = []
         for arg, name in zip(call.args, names, strict=True):
-            if isinstance(arg, Var | IntConst):
+            moves = isinstance(arg, Var) and arg.type == FLOAT and arg.name in self._changed
+            if isinstance(arg, Var | IntConst | FloatConst) and not moves:
                 args.append(arg)
                 continue
             var = Var(self._names.fresh(name), arg.type)
@@ -286,7 +288,8 @@ def _simple(callee: Function) -> bool:
                 return False
             case _:
                 continue
-    plain = all(p.mode == "In" and isinstance(p.type, TensorType | IntType) for p in callee.params)
+    kinds = TensorType | IntType | FloatType
+    plain = all(p.mode == "In" and isinstance(p.type, kinds) for p in callee.params)
     if not plain or not callee.results or not is_tensor_function(callee):
         return False
     return not any(aggregates(callee)) and not _reads_a_hidden_counter(callee)
