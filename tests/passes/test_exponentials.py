@@ -122,6 +122,27 @@ for i in range(N):
     ),
 )
 
+BESIDE: tuple[tuple[str, str], ...] = (
+    ("operators", "y = softmax(2.0 * x, 1) * log_softmax(2.0 * x, 1)"),
+    ("the_logarithm_first", """
+l = log_softmax(x, 1)
+p : Tensor[N, M] = softmax(x, 1)
+y[i, j] = p[i, j] * l[i, j]
+"""),
+    ("of_elements", "p = softmax(x, 1)\ny[i, j] = p[i, j] * log(p[i, j])"),
+)  # fmt: skip
+APART: tuple[tuple[str, str], ...] = (
+    ("of_other_tensors", "y = softmax(x, 1) * log_softmax(2.0 * x, 1)"),
+    ("along_others", "y = softmax(x, 1) * log_softmax(x, 0)"),
+    ("changed", """
+z : Tensor[N, M]
+z[i, j] = x[i, j]
+p = softmax(z, 1)
+z[i, j] = 2.0 * x[i, j]
+y = p * log_softmax(z, 1)
+"""),
+)  # fmt: skip
+
 
 def text(body: str) -> str:
     return program(X, "N, M", body)
@@ -154,13 +175,27 @@ def test_logarithms_of_shares_need_no_exponential(case: tuple[str, str]) -> None
     np.testing.assert_allclose(found, logs, 1e-12)
 
 
+@pytest.mark.parametrize("case", BESIDE, ids=lambda case: case[0])
+def test_a_softmax_beside_its_logarithm_has_the_same_sum(case: tuple[str, str]) -> None:
+    shown = print_function(passes.optimise(parse(text(case[1]))).function("f"))
+    assert "softmax(" not in shown
+    assert (shown.count("exp("), shown.count("log("), shown.count("max(")) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("case", APART, ids=lambda case: case[0])
+def test_a_softmax_beside_another_logarithm(case: tuple[str, str]) -> None:
+    assert "= softmax(" in print_function(
+        passes.canonical.softmax(parse(text(case[1]))).functions[0]
+    )
+
+
 @pytest.mark.parametrize("case", OTHERS, ids=lambda case: case[0])
 def test_what_is_left_alone(case: tuple[str, str]) -> None:
     module = parse(text(case[1]))
     assert passes.canonical.exponentials(module) == module
 
 
-@pytest.mark.parametrize("case", one_in(3, (*ALL, *LOGARITHMS)), ids=name_of)
+@pytest.mark.parametrize("case", one_in(3, (*ALL, *LOGARITHMS, *BESIDE, *APART)), ids=name_of)
 def test_values_and_derivatives(case: tuple[str, str]) -> None:
     name, body = case
     generator = torch.Generator().manual_seed(3)
