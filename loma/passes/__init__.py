@@ -13,6 +13,7 @@ from loma.passes.canonical import rounds as rounds
 from loma.passes.canonical import temporaries as temporaries
 from loma.passes.dead_code import dead_code as dead_code
 from loma.passes.first_write import first_write as first_write
+from loma.passes.interleaving import interleaving as interleaving
 from loma.passes.old_values import old_values as old_values
 from loma.passes.overwritten import overwritten as overwritten
 from loma.passes.reuse import reuse as reuse
@@ -29,6 +30,7 @@ def optimise(module: Module) -> Module:
         module = additions(module)
         if "temporaries" in config.optimisations():  # adjoints that have one statement now
             module = temporaries(module, every=True)
+        module = interleaving(module)
     if "distribution" in config.optimisations():
         module = gathering(distribution(module))
     if "rounds" in config.optimisations():

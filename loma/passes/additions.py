@@ -6,9 +6,10 @@ Reverse mode adds to an adjoint for every use of a variable. ``T[i] += a`` is dr
 not have to be kept for it in full size: each is smaller than ``T``, an argument or a view of one,
 or needed later anyway.
 
-Before derivatives are made, rounds of loops take together what is assigned and added to all
-elements, sums among it: of ``s[i, n] = b[n]``, ``s[i, n] += x[t, i, k] * w[k, n]`` and ``s[i, n] +=
-h[i, m] * u[m, n]`` each product then has a place of its own, the first one outside of the loop.
+Before derivatives are made, what is assigned and then added to all elements is taken together; in
+rounds of loops sums are, too: of ``s[i, n] = b[n]``, ``s[i, n] += x[t, i, k] * w[k, n]`` and
+``s[i, n] += h[i, m] * u[m, n]`` each product then has a place of its own, the first one outside of
+the loop.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def additions(module: Module) -> Module:
 
 
 def totals(module: Module) -> Module:
-    """Takes additions in loops together with the assignments that they follow."""
+    """Takes additions together with the assignments that they follow, sums in loops only."""
     return map_tensor_functions(module, lambda f: replace(f, body=_totals(f.body, False)))
 
 
@@ -61,7 +62,7 @@ def _totals(body: tuple[Stmt, ...], rounds: bool) -> tuple[Stmt, ...]:
         map_blocks(stmt, partial(_totals, rounds=rounds or isinstance(stmt, For | While)))
         for stmt in body
     ]
-    for position, first in enumerate(out if rounds else ()):
+    for position, first in enumerate(out):
         if not isinstance(first, IndexAssign) or first.op != "=" or not covers(first):
             continue
         name, between = root(first.target), set[str]()
@@ -73,10 +74,16 @@ def _totals(body: tuple[Stmt, ...], rounds: bool) -> tuple[Stmt, ...]:
                 between |= written((other,))
                 continue
             quiet = between.isdisjoint(free_variables(first.value))
-            if quiet and (new := _total(first, other)) is not None:
+            new = _total(first, other) if quiet else None
+            if new is not None and (rounds or not _has_sums(new)):
                 out[position], out[later] = None, new
             break
     return tuple(stmt for stmt in out if stmt is not None)
+
+
+def _has_sums(stmt: IndexAssign) -> bool:
+    """Whether a statement reduces anything: outside of loops each sum has one of its own."""
+    return any(isinstance(node, Reduce | Op) for node in walk(stmt.value))
 
 
 def _total(first: IndexAssign, later: Stmt) -> IndexAssign | None:
@@ -100,11 +107,13 @@ def _total(first: IndexAssign, later: Stmt) -> IndexAssign | None:
 @dataclass(frozen=True, slots=True)
 class _Addition:
     """``tensor[axes] += value`` or ``=``, under a condition or not, that a statement of a block
-    makes; ``axes`` are in the order of the subscripts."""
+    makes; ``axes`` are in the order of the subscripts, some of which may be numbers: ``fixed`` has
+    these, and None for the others."""
 
     stmt: IndexAssign
     tensor: Var
     axes: tuple[Axis, ...]
+    fixed: tuple[int | None, ...]
     condition: Expr | None = None
     rest: Stmt | None = None  # what stays of the statement of the block
 
@@ -134,7 +143,7 @@ def _moved(
             other = block[later]
             if other is None:
                 continue
-            if addition.tensor.name not in mentioned_names((other,)):
+            if addition.tensor.name not in mentioned_names((other,)) or _elsewhere(addition, other):
                 between |= written((other,))
                 continue
             joined = _joined(addition, other)
@@ -172,20 +181,37 @@ def _plain(stmt: Stmt) -> _Addition | None:
         case IndexAssign(Index(Var() as tensor, subscripts), "=" | "+=", value):
             own = {axis.name: axis for axis in stmt.axes}
             axes = tuple(own[s.name] for s in subscripts if isinstance(s, Var) and s.name in own)
+            fixed = tuple(s.value if isinstance(s, IntConst) else None for s in subscripts)
             plain = (
-                len(set(axes)) == len(stmt.axes) == len(subscripts)
+                len(set(axes)) == len(stmt.axes) == fixed.count(None)
                 and tensor.name not in free_variables(value)
                 and not any(isinstance(node, Reduce | Call | Op) for node in walk(value))
             )
-            return _Addition(stmt, tensor, axes) if plain else None
+            return _Addition(stmt, tensor, axes, fixed) if plain else None
         case _:
             return None
+
+
+def _elsewhere(addition: _Addition, stmt: Stmt) -> bool:
+    """Whether a statement only gives other elements of the tensor values."""
+    other = _plain(stmt)
+    return (
+        other is not None
+        and other.tensor == addition.tensor
+        and any(
+            own != there
+            for own, there in zip(addition.fixed, other.fixed, strict=True)
+            if own is not None and there is not None
+        )
+    )
 
 
 def _joined(first: _Addition, later: Stmt) -> IndexAssign | None:
     """The later statement with the addition, if it adds to the same elements."""
     other = _plain(later)
     if other is None or other.stmt.op != "+=" or other.tensor != first.tensor:
+        return None
+    if other.fixed != first.fixed:
         return None
     pairs = list(zip(first.axes, other.axes, strict=True))
     if not all(sizes.equal(own.extent, new.extent) for own, new in pairs):

@@ -112,7 +112,7 @@ def test_a_run_that_is_one_kernel_is_looked_at_once(monkeypatch: pytest.MonkeyPa
         return make(group, *rest)
 
     monkeypatch.setattr(panels, "_panels", counted)
-    step = "    y = tanh(y) + x\n    y[n, i] += x[n, i]\n"
+    step = "    y = tanh(y) + x\n    y[n, i] += y[n, i] * x[n, i]\n"
     head = "def f(x : In[Tensor[N, I]]) -> Tensor[N, I]:\n    y : Tensor[N, I]\n"
     pipeline.stage_text(f"{head}{step * 5}    return y\n", "kernels", "f")
     assert looks == [10]

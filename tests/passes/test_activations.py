@@ -40,6 +40,14 @@ for i in range(N):
      "softplus(x[i, j]) - x[i, j] * 2.0"),
     ("taken_away", f"y[i, j] = 1.0 - max(-x[i, j], 0.0) - {ABOVE}", "1.0 - softplus(-x[i, j])"),
     ("chosen", f"y[i, j] = {ABOVE} + (-x[i, j] if x[i, j] < 0.0 else 0.0)", "softplus(-x[i, j])"),
+    ("added_in_a_branch", """
+for i in range(N):
+    for j in range(M):
+        s : float = log1p(exp(-abs(x[i, j])))
+        if x[i, j] < 0.0:
+            s += -x[i, j]
+        y[i, j] = s * 2.0
+""", "softplus(-x[i, j]) * 2.0"),
     ("logarithm", "y[i, j] = log(1.0 + exp(2.0 * x[i, j]))", "softplus(2.0 * x[i, j])"),
     ("precise_logarithm", "y[i, j] = log1p(exp(x[i, j]))", "softplus(x[i, j])"),
     ("log_sigmoid", "y = log(sigmoid(x))", "-softplus(-x[_i0, _i1])"),

@@ -41,6 +41,8 @@ PASSES: Mapping[str, Change] = {
     "loops": canonical.loops,
     "conditions": canonical.conditions,
     "windows": canonical.windows,
+    "stacks": lambda module: canonical.stacks(canonical.operators(module)),
+    "remainders": canonical.remainders,
     "channels": canonical.channels,
     "quotients": canonical.quotients,
     "temporaries": canonical.temporaries,
@@ -53,6 +55,7 @@ PASSES: Mapping[str, Change] = {
     "overwritten": passes.overwritten,
     "reuse": passes.reuse,
     "additions": passes.additions,
+    "interleaving": passes.interleaving,
     "dead_code": passes.dead_code,
     "optimise": passes.optimise,
 }

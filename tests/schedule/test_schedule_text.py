@@ -21,7 +21,7 @@ FUNCTIONS = [
     ("dilated_convolution", "dilated_convolution"), ("two_axes", "two_axes__forward"),
     ("argmax", "argmax_"), ("reversed_and_shifted", "reversed_and_shifted"),
     ("reversed_loop", "reversed_loop"), ("scalar_accumulator", "scalar_accumulator"),
-    ("running_sums", "running_sums"), ("overwritten", "overwritten"),
+    ("running_sums", "running_sums"), ("shared", "shared"),
     ("docs/tensors.md", "arrange"), ("docs/language.md", "square_roots"), ("registers", "known"),
     ("registers", "windows"), ("guarded", "guarded"), ("sums", "sums"),
     ("streamed", "streamed"), ("streamed", "remainders"), ("turned", "turned"),

@@ -38,7 +38,9 @@ from loma.passes.canonical.recurrences.scans import scans as scans
 from loma.passes.canonical.recurrences.windows import windows as windows
 from loma.passes.canonical.dimensions.pieces import pieces as pieces
 from loma.passes.canonical.dimensions.quotients import quotients as quotients
+from loma.passes.canonical.dimensions.remainders import remainders as remainders
 from loma.passes.canonical.dimensions.shapes import shapes as shapes
+from loma.passes.canonical.dimensions.stacks import stacks as stacks
 from loma.passes.canonical.dimensions.turns import turns as turns
 from loma.passes.canonical.elementary.softmax import softmax as softmax
 from loma.passes.canonical.recurrences.stored import stored as stored
@@ -86,7 +88,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "conditions" in wanted:
         module = conditions(module)
     if "shapes" in wanted:
-        module = layouts(units(shapes(channels(pieces(module)))))
+        module = remainders(pieces(stacks(module)))
+        module = layouts(units(shapes(channels(module))))
     if "temporaries" in wanted:
         module = temporaries(module, every=every)
         # Loops stay that a temporary would make too large, which may be gone now.

@@ -150,6 +150,18 @@ def newton(a : In[Tensor[N]]) -> Tensor[N]:
     return y
 """
 
+# What two results have in common is a variable of the loop that makes both.
+SHARED = """
+def shared(x : In[Tensor[N]]) -> tuple[Tensor[N], Tensor[N]]:
+    z : Tensor[N]
+    y : Tensor[N]
+    w : Tensor[N]
+    z[i] = sin(x[i])
+    y[i] = z[i] * x[i]
+    w[i] = z[i] + cos(z[i])
+    return y, w
+"""
+
 CASES = {
     "turned": TURNED,
     "streamed": STREAMED,
@@ -161,4 +173,5 @@ CASES = {
     "missing": MISSING,
     "kept": KEPT,
     "masked": MASKED,
+    "shared": SHARED,
 }

@@ -10,7 +10,9 @@ adjoint of ``x`` has none that scatters:
     m[n, g] = sum(_x[n, g, c] for c in C) / C
     _y[n, g, c] = (_x[n, g, c] - m[n, g]) * _w[g, c]
 
-Wanted are both forms of one tensor, and an index that is divided.
+Wanted are both forms of one tensor, and an index that is divided. So does what is written
+as ``2 * d`` and ``2 * d + 1``, the pairs of a rotation: the tensor has a dimension of 2 behind that
+of ``d``.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from loma.core import sizes
 from loma.core.axes import ranged
 from loma.core.effects import written
 from loma.core.ir import (
-    INT, POSITIONS, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, Module, Reduce, Stmt,
-    TensorType, Var, replace,
+    INT, POSITIONS, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, IntConst, Module,
+    Reduce, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
@@ -51,11 +53,13 @@ class _Refused(Exception):
 @dataclass(frozen=True, slots=True)
 class _Use:
     """A subscript of a tensor: an ``index`` alone, all through the dimension, or ``parts`` of a
-    pair, or something else."""
+    pair, of each group the ``member`` of that number, or something else."""
 
     dim: Dim
     index: Own | None
     parts: Parts | None
+    member: int | None = None
+    writes: bool = False
 
 
 class _Channels:
@@ -111,9 +115,11 @@ class _Channels:
                 if isinstance(subscript, Var) and subscript.name in extents:
                     whole = sizes.equal(extents[subscript.name], dim) is True
                     index = (stmt.number, subscript.name) if whole else None
-                pair = pair_of(subscript, dim, extents, self._is_size)
+                pair = self._pair(subscript, dim, extents)
                 parts = (pair[0][1], pair[1][1]) if pair else None
-                yield _Use((place.tensor.name, k), index, parts)
+                member = sizes.constant(pair[1][0]) if pair else None
+                writes = place is stmt.target
+                yield _Use((place.tensor.name, k), index, parts, member, writes)
 
     def _wanted(self) -> Iterator[tuple[Dim, Parts]]:
         for use in self._uses:
@@ -123,6 +129,14 @@ class _Channels:
                 and _is_divided(self._own[other.index[0]], other.index[1], use.parts[1])
                 for other in self._uses
             ):
+                yield use.dim, use.parts
+        members: dict[Dim, set[int]] = {}
+        for use in self._uses:
+            if use.member is not None and use.writes:
+                members.setdefault(use.dim, set()).add(use.member)
+        for use in self._uses:
+            own = members.get(use.dim, set())
+            if use.parts is not None and sizes.constant(use.parts[1]) == len(own):
                 yield use.dim, use.parts
 
     def _divide(self, dim: Dim, parts: Parts) -> None:
@@ -214,8 +228,8 @@ class _Channels:
                 elif isinstance(subscript, Var):
                     found += [Var(groups[subscript.name].name, INT), subscript]
                 else:
-                    pair = pair_of(subscript, dim, extents, self._is_size)
-                    found += [visit(var) for var, _ in pair]
+                    pair = self._pair(subscript, dim, extents)
+                    found += [visit(part) for part, _ in pair]
             return tuple(found)
 
         def visit(expr: Expr) -> Expr:
@@ -244,6 +258,25 @@ class _Channels:
         if loops or len(new.axes) < len(parts(stmt.axes)):
             raise _Refused
         return replace(new, span=stmt.span, distinct=stmt.distinct)
+
+    def _pair(
+        self, subscript: Expr, dim: Expr, extents: dict[str, Expr]
+    ) -> list[tuple[Expr, Expr]]:
+        """Of ``g * C + c`` the dimensions of ``g`` and ``c``, which may be a number below C."""
+        if pair := pair_of(subscript, dim, extents, self._is_size):
+            return pair
+        form = sizes.affine(subscript, tuple(Axis(*item) for item in extents.items()))
+        if form is None or len(form[0]) != 1:
+            return []
+        ((name, step),) = form[0].items()
+        count, member = sizes.constant(step), sizes.constant(form[1])
+        if count is None or member is None or not 0 <= member < count or count == 1:
+            return []
+        groups = extents[name]
+        whole = sizes.equal(sizes.product((groups, step)), dim) is True
+        if not whole or not sizes.is_nonnegative(groups, self._is_size):
+            return []
+        return [(Var(name, INT), groups), (IntConst(member), IntConst(count))]
 
     def _is_size(self, name: str) -> bool:
         return name in self._sizes
