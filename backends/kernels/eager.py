@@ -6,7 +6,8 @@ A compiler that must not read s where the condition does not hold masks every re
 vectors; where several choices are nested it makes a mask for each of the values. A choice between
 two numbers that are there is one instruction. So it is where what both sides read exists, nothing
 in them fails or takes long, and the condition asks data: one on indices may leave out most of a
-tensor, as below a diagonal.
+tensor, as below a diagonal. Several conditions are choices inside choices then, for ``and`` asks
+the second one, and reads what that reads, only where the first one holds.
 """
 
 from __future__ import annotations
@@ -50,7 +51,19 @@ def with_eager_choices(function: Function) -> Function:
         if not isinstance(new, Select) or not _asks_data(new) or not _is_short(new):
             return new
         eager = all(is_there(side, extents, known) for side in (new.then, new.other))
-        return replace(new, eager=eager)
+        new = replace(new, eager=eager)
+        return one_by_one(new, extents, known) if eager else new
+
+    def one_by_one(choice: Select, extents: Extents, known: AbstractSet[Expr]) -> Select:
+        """A choice by several conditions as choices by one of them each, where all may be asked."""
+        match choice.cond:
+            case Binary("and" | "or" as op, left, right) if is_there(right, extents, known):
+                inner = one_by_one(replace(choice, cond=right), extents, known)
+                then, other = (inner, choice.other) if op == "and" else (choice.then, inner)
+                both = replace(choice, cond=left, then=then, other=other)
+                return one_by_one(both, extents, known) if _is_short(both) else choice
+            case _:
+                return choice
 
     def is_there(expr: Expr, extents: Extents, known: AbstractSet[Expr]) -> bool:
         """Whether the expression may be computed, soon, at any point of those ranges."""

@@ -13,9 +13,11 @@ has a value of ``exp`` for each ``d``; in the canonical form it is
 So does a quotient of elements, ``sum(c[i, j] / z[j] * v[j, d] for j in S)``, that a sum has for
 each ``d``: what is left is a product of two tensors. Of more elements, of which each lacks ``i`` or
 ``d``, those that lack the same are one of the two, as in ``sum(x[i, j] ** 2 * v[j, d] ** 2 for j in
-S)``. What a condition guards stays where it is, but
-for what a tensor holds in any case, or where the same condition holds, as ``e[i, j] = exp(s[i, j])
-if j <= i else 0.0`` does.
+S)``. So does an element at a place that data say, ``x[n, label[n]]`` beside ``x[n, c]``: what is
+read there for each ``c`` is read once, and its adjoint is added there once. What a condition guards
+stays where it is, but for what a tensor holds in any case, or where the same condition holds, as
+``e[i, j] = exp(s[i, j]) if j <= i else 0.0`` does, and for elements that surely exist where it does
+not hold, as with ``if c != label[n]``.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 
 from loma.core import builder as b
-from loma.core.bounds import conjuncts, facts
+from loma.core.bounds import conjuncts, exists, facts
 from loma.core.builtins import BUILTINS
 from loma.core.effects import written
 from loma.core.ir import (
@@ -87,6 +89,7 @@ class _Costly(InBlocks):
         self._held: dict[_Part, _Held] = {}
         self._held_where: dict[_Part, tuple[_Held, Expr]] = {}  # under a condition on its indices
         self._summed = frozenset[str]()  # the indices of the sums around
+        self._rank = 0  # how many indices an element of the statement has at most
         self._operands: set[Expr] = set()  # products of elements that are one operand of a sum
 
     def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -115,6 +118,8 @@ class _Costly(InBlocks):
         take = self._inside if whole else self._read
         scope = _axes(stmt.axes)
         self._summed = frozenset(scope) - free_variables(stmt.target)
+        places = [stmt.target, *(n for n in walk(stmt.value) if isinstance(n, Index))]
+        self._rank = max(len(free_variables(p) & scope.keys()) for p in places if not _is_told(p))
         value = self._of_two(stmt.value, scope) if self._summed else stmt.value
         return replace(stmt, value=take(value, scope))
 
@@ -141,6 +146,23 @@ class _Costly(InBlocks):
             case _:
                 return expr in self._operands
 
+    def _is_far(self, expr: Expr, scope: Scope) -> bool:
+        """Whether an expression is an element at a place that data say, which is the same for many
+        values of an index, and may be read wherever the statement has anything to do."""
+        match expr:
+            case Index(Var(), subscripts, FloatType()):
+                told = bool(subscripts) and _is_told(expr)
+            case _:
+                return False
+        own = free_variables(expr)
+        many = any(not 0 < (constant(scope[name].extent) or 0) < 8 for name in scope.keys() - own)
+        if not told or not many or len(own & scope.keys()) > self._rank:
+            return False
+        if self._guard is None:
+            return True
+        extents = {name: axis.extent for name, axis in scope.items()}
+        return exists(expr, extents, self._sizes.__contains__, facts(self._guard, False))
+
     def _of_two(self, product: Expr, scope: Scope) -> Expr:
         """What is summed as a product of two, if it is one of more elements and each of the two has
         an index that the other lacks."""
@@ -163,8 +185,9 @@ class _Costly(InBlocks):
 
     def _read(self, expr: Expr, scope: Scope) -> Expr:
         """The expression, read from a temporary where that is worth it."""
-        wanted = _is_costly(expr) or self._is_operand(expr, scope)
-        if not wanted or self._guard is not None:
+        far = self._is_far(expr, scope)
+        wanted = far or _is_costly(expr) or self._is_operand(expr, scope)
+        if not wanted or (self._guard is not None and not far):
             held_here = self._where_held(expr, scope) if wanted else None
             return held_here or self._inside(expr, scope)
         part, names = self._part(expr, scope)
@@ -180,9 +203,11 @@ class _Costly(InBlocks):
             whole = tuple(Axis(axis.name, dim) for axis, dim in zip(axes, sized, strict=False))
             told = all(free_variables(a.extent) & scope.keys() <= set(names) for a in axes)
             fits = len(sized) == len(axes) > 0 and told and self._takes(expr, scope, whole, sized)
-            if not (lacks or again) or not fits:
+            if not (lacks or (again and not far)) or not fits:
                 return self._inside(expr, scope)
+            around, self._guard = self._guard, None
             held = self._held[part] = self._made(expr, scope, axes, whole, names)
+            self._guard = around
         return _element(held, names, expr)
 
     def _made(
@@ -281,6 +306,12 @@ def _is_element(expr: Expr) -> bool:
             return all(isinstance(s, Var) for s in subscripts)
         case _:
             return False
+
+
+def _is_told(place: Expr) -> bool:
+    """Whether data say where an element is."""
+    subscripts = place.subscripts if isinstance(place, Index) else ()
+    return any(isinstance(node, Index) for s in subscripts for node in walk(s))
 
 
 def _axes(axes: tuple[Axis, ...]) -> Scope:

@@ -271,9 +271,9 @@ class _Loops:
         local = {loop.counter, *private}
         accesses: dict[str, list[_Access]] = {}
         for stmt, around in _with_counters(loop.body):
-            if not all(map(_is_scalar, expressions(stmt))) or self._needs_some(
-                stmt, around, loop, local
-            ):
+            if not all(map(_is_scalar, expressions(stmt))):
+                raise _Refused
+            if self._needs_some(stmt, around, loop):
                 raise _Refused
             match stmt:
                 case For(_, size) | If(size):
@@ -297,24 +297,17 @@ class _Loops:
             if name not in private and any(access.writes for access in found):
                 _check_apart(loop, found, local, self._sizes.__contains__)
 
-    def _needs_some(self, stmt: Stmt, around: tuple[Axis, ...], loop: For, local: set[str]) -> bool:
-        """Whether a statement may fail where the loop never runs, or a range that the counter tells
-        is empty: places of an index statement that lack the index are checked all the same.
-        ``local``: the counter, and variables that have a dimension for it."""
+    def _needs_some(self, stmt: Stmt, around: tuple[Axis, ...], loop: For) -> bool:
+        """Whether a statement may fail where a range that the counter tells is empty: places are
+        checked for the longest one."""
         inner = [*around, *(stmt.axes if isinstance(stmt, IndexAssign) else ())]
         inner += [a for n in nodes((stmt,)) if isinstance(n, Reduce) for a in n.axes]
-        ragged = any(loop.counter in free_variables(axis.extent) for axis in inner)
-        runs = (sizes.constant(loop.extent) or 0) > 0
+        if not any(loop.counter in free_variables(axis.extent) for axis in inner):
+            return False  # without a round an index statement looks at no place
         counters = (*self._around, Axis(loop.counter, loop.extent), *inner)
         extents = {axis.name: axis.extent for axis in counters}
-        # Without a round an index statement looks at no place that exists where there is one.
-        some = () if ragged else last_places(extents)
         places = [place for expr in expressions(stmt) for place in needed_places(expr)]
-        return any(
-            (ragged or not (runs or local & subscript_variables(place)))
-            and not exists(place, extents, self._sizes.__contains__, some)
-            for place in places
-        )
+        return any(not exists(place, extents, self._sizes.__contains__) for place in places)
 
     def _sums(self, stmt: Stmt, loop: For) -> bool:
         """Whether a statement only adds to a number, as do all in the loop that look at it."""
