@@ -88,7 +88,8 @@ def gather(
     test: Expr | None = None
     for axis, solution in solved.items():
         test = both(test, between(solution, extents[axis]))
-    moved = _padded(substitute(value, solved), {a.name: a.extent for a in new_axes})
+    moved = _moved(value, set(solved), solved)
+    moved = _padded(moved, {a.name: a.extent for a in new_axes})
     vanishes = _vanishes(value, set(solved)) and not _looks_up(value, set(solved))
     if test is not None and not (vanishes and set(solved) <= whole):
         if is_dilated:  # a condition for each element costs more than scattering
@@ -97,6 +98,19 @@ def gather(
     kept = tuple(axis for axis in axes if axis.name not in solved)
     target = replace(place, subscripts=tuple(subscripts))
     return target, moved, (*new_axes, *kept)
+
+
+def _moved(value: Expr, names: Collection[str], solved: Mapping[str, Expr]) -> Expr:
+    """The value with what axes are in their place: what was read beside the place, as ``x[c + k]``
+    of ``x[c + k] ** 2``, is read where that stands now."""
+    match value:
+        case Index(_, subscripts) if not free_variables(value).isdisjoint(names):
+            moved = (_moved(s, names, solved) for s in subscripts)
+            return replace(value, subscripts=tuple(map(sizes.simplify, moved)))
+        case Reduce() | Var():
+            return substitute(value, dict(solved))
+        case _:
+            return map_children(value, lambda child: _moved(child, names, solved))
 
 
 def _is_alone(counts: list[frozenset[str]], position: int, axes: Collection[str]) -> bool:

@@ -231,3 +231,14 @@ def f(x : In[Tensor[N]], w : In[Tensor[N]]) -> float:
     shown = pipeline.stage_text(text, "optimised", "f__backward")
     written = next(part for part in shown.split("_d_x[i] = ")[1:]).split("if _need_w")[0]
     assert written.count(" if ") == 1
+
+
+def test_what_is_read_beside_a_place_is_read_there() -> None:
+    """The adjoint of ``x[c + k] ** 2`` has x at its own place, which no sum goes through."""
+    text = (
+        "def f(x : In[Tensor[C]]) -> Tensor[C]:\n    y : Tensor[C]\n"
+        "    y[c] = sum(zero_pad(x[c + k - 2]) ** 2 for k in range(5))\n    return y\n"
+    )
+    shown = pipeline.stage_text(text, "optimised", "f__backward")
+    places = re.findall(r"(?<!_)\bx\[(.*?)\]", shown)
+    assert places and not any(" " in place for place in places)

@@ -7,6 +7,10 @@
 #include <functional>
 #include <limits>
 
+#ifdef __GLIBC__
+#include <cstring>
+#endif
+
 #include "checks.h"
 
 namespace loma {
@@ -94,6 +98,32 @@ template <typename real>
 inline real mul_no_nan(real x, real y) {
   return y == 0 ? real(0) : x * y;
 }
+
+#ifdef __GLIBC__
+// On CPUs by its bits: a choice lets compilers compute x only where it is wanted, and then no loop in
+// which that calls the C library gets vectors.
+template <typename real, typename bits>
+inline real masked_product(real x, real y) {
+  static_assert(sizeof(real) == sizeof(bits), "the same number of bits");
+  const real product = x * y;
+  bits kept;
+  std::memcpy(&kept, &product, sizeof(kept));
+  kept &= -static_cast<bits>(y != 0);
+  real result;
+  std::memcpy(&result, &kept, sizeof(result));
+  return result;
+}
+
+template <>
+inline float mul_no_nan<float>(float x, float y) {
+  return masked_product<float, uint32_t>(x, y);
+}
+
+template <>
+inline double mul_no_nan<double>(double x, double y) {
+  return masked_product<double, uint64_t>(x, y);
+}
+#endif
 
 inline int64_t ipow(int64_t base, int64_t exponent) {
   int64_t result = 1;

@@ -119,7 +119,8 @@ class _Costly(InBlocks):
         scope = _axes(stmt.axes)
         self._summed = frozenset(scope) - free_variables(stmt.target)
         places = [stmt.target, *(n for n in walk(stmt.value) if isinstance(n, Index))]
-        self._rank = max(len(free_variables(p) & scope.keys()) for p in places if not _is_told(p))
+        ranks = (len(free_variables(p) & scope.keys()) for p in places if not _is_told(p))
+        self._rank = max(ranks, default=0)
         value = self._of_two(stmt.value, scope) if self._summed else stmt.value
         return replace(stmt, value=take(value, scope))
 

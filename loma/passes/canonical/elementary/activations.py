@@ -2,7 +2,8 @@
 
 ``1 / (1 + exp(-x))`` is ``sigmoid(x)``, ``x / (1 + exp(-x))`` is ``x`` times that, ``max(x, 0) +
 log1p(exp(-abs(x)))`` is ``softplus(x)``, also with other terms between, and so is ``log(1 +
-exp(x))``. ``(exp(x) - exp(-x)) / (exp(x) + exp(-x))`` is ``tanh(x)``. What has a name overflows
+exp(x))``. ``(exp(x) - exp(-x)) / (exp(x) + exp(-x))`` is ``tanh(x)``, and ``x ** 0.75`` is ``pow(x,
+0.75)``, which is known to take its time. What has a name overflows
 nowhere, where what is written out may be infinite or NaN, and its derivative is made of the value:
 ``s * (1 - s)``.
 """
@@ -35,10 +36,18 @@ def _expr(expr: Expr) -> Expr:
     match expr:
         case Binary("/", top, bottom, FloatType()):
             return _quotient(expr, top, bottom)
+        case Binary("**", base, power, FloatType()) if _is_fraction(power):
+            return Builtin("pow", (base, power), FLOAT, expr.span)
         case _ if (power := _log_of_one_and_exp(expr)) is not None:
             return expr if _below_zero(power) is not None else _call("softplus", power)
         case _:
             return expr
+
+
+def _is_fraction(power: Expr) -> bool:
+    """Whether a power is more than products and quotients of what it is a power of."""
+    number = b.number(power)
+    return power.type == FLOAT and (number is None or not number.is_integer())
 
 
 def _is_total(expr: Expr) -> bool:
