@@ -241,4 +241,5 @@ def test_what_is_read_beside_a_place_is_read_there() -> None:
     )
     shown = pipeline.stage_text(text, "optimised", "f__backward")
     places = re.findall(r"(?<!_)\bx\[(.*?)\]", shown)
-    assert places and not any(" " in place for place in places)
+    assert places
+    assert not any(" " in place for place in places)

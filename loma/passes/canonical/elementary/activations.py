@@ -38,8 +38,8 @@ def _expr(expr: Expr) -> Expr:
             return _quotient(expr, top, bottom)
         case Binary("**", base, power, FloatType()) if _is_fraction(power):
             return Builtin("pow", (base, power), FLOAT, expr.span)
-        case _ if (power := _log_of_one_and_exp(expr)) is not None:
-            return expr if _below_zero(power) is not None else _call("softplus", power)
+        case _ if (under := _log_of_one_and_exp(expr)) is not None:
+            return expr if _below_zero(under) is not None else _call("softplus", under)
         case _:
             return expr
 
