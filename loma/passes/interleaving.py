@@ -39,6 +39,7 @@ class _Part:
 
     stmt: IndexAssign
     names: tuple[str, ...]  # of its axes, in the order of the subscripts
+    fixed: tuple[int | None, ...]  # the other subscripts, where they are numbers
     place: int
     count: int
 
@@ -71,8 +72,9 @@ class _Interleaving:
             case _:
                 return None
         names = tuple(s.name for s in before if isinstance(s, Var))
-        own = {axis.name: axis for axis in stmt.axes}
-        alone = bool(names) and len(before) == len(names) == len(own) and own.keys() == set(names)
+        fixed = tuple(s.value if isinstance(s, IntConst) else None for s in before)
+        own = {axis.name for axis in stmt.axes}
+        alone = bool(names) and own == set(names) and fixed.count(None) == len(names) == len(own)
         if not alone or not 1 < count <= MOST or name in free_variables(value):
             return None
         extents = {axis.name: axis.extent for axis in stmt.axes}
@@ -84,7 +86,7 @@ class _Interleaving:
                     return None
                 case _:
                     continue
-        return _Part(stmt, names, place, count)
+        return _Part(stmt, names, fixed, place, count)
 
     def _all(
         self, block: list[Stmt | None], position: int, first: _Part
@@ -104,6 +106,11 @@ class _Interleaving:
                 if tensor.name in mentioned_names((stmt,)) or changed & inputs:
                     return None
                 continue
+            if part.fixed != first.fixed:
+                pairs = zip(part.fixed, first.fixed, strict=True)
+                if any(own != other and None not in (own, other) for own, other in pairs):
+                    continue  # other elements
+                return None
             extents = zip(_extents(first), _extents(part), strict=True)
             same = all(sizes.equal(own, other) is True for own, other in extents)
             if part.stmt.op != first.stmt.op or not same:

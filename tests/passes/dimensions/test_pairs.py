@@ -124,3 +124,33 @@ def test_what_stays_in_one_piece(name: str) -> None:
     module = canonical.loops(canonical.inline(parse(text(dict(OTHERS)[name]))))
     assert print_module(canonical.channels(canonical.remainders(module))) == print_module(module)
     assert passes.interleaving(module) == module
+
+
+FOURS = (
+    """
+y[n, 2 * i, 2 * j] = x[4 * n, i, j]
+y[n, 2 * i, 2 * j + 1] = x[4 * n + 1, i, j]
+y[n, 2 * i + 1, 2 * j] = x[4 * n + 2, i, j]
+y[n, 2 * i + 1, 2 * j + 1] = x[4 * n + 3, i, j]
+""",
+    """
+y[n, 2 * i, 2 * j] = x[4 * n, i, j]
+y[n, 2 * i + 1, 2 * j] = x[4 * n + 2, i, j]
+y[n, 2 * i + 1, 2 * j + 1] = x[4 * n + 3, i, j]
+y[n, 2 * i, 2 * j + 1] = x[4 * n + 1, i, j]
+""",
+)
+
+
+@pytest.mark.parametrize("body", FOURS)
+@pytest.mark.parametrize("size", [(2, 3, 2), (1, 1, 1), (0, 2, 3), (2, 0, 1)])
+def test_rows_of_pairs(body: str, size: tuple[int, int, int]) -> None:
+    lines = "".join(f"    {line}\n" for line in body.strip().split("\n"))
+    source = with_derivative(
+        "def f(x : In[Tensor[4 * N, H, W]]) -> Tensor[N, 2 * H, 2 * W]:\n"
+        f"    y : Tensor[N, 2 * H, 2 * W]\n{lines}    return y\n"
+    )
+    function = passes.optimise(passes.canonical_form(parse(source))).function("f")
+    assert len([s for s in statements(function.body) if isinstance(s, IndexAssign)]) == 2
+    x = torch.randn(4 * size[0], *size[1:], dtype=torch.float64)
+    compare(Point("f", source, "f", (x,)), Changed(source, verified(passes.optimise)))
