@@ -27,7 +27,11 @@ def text(value: str) -> str:
         ("x[n, d] * z[n]", "z[n] * sum(x[n, d] for d in D)"),
         ("1.0 * x[n, d] * g[n, d]", "sum(1.0 * x[n, d] * g[n, d] for d in D)"),  # nothing leaves
         ("x[n, d] * g[n, d] + x[n, d] * g[n, d]", f"2.0 * {SUM}"),
-        ("x[n, d] * g[n, d] + g[n, d] * x[n, d]", None),
+        ("x[n, d] * g[n, d] + g[n, d] * x[n, d]", f"2.0 * {SUM}"),
+        ("(0.5 * x[n, d] * g[n, d] + g[n, d] * (0.5 * x[n, d])) * z[n]", f"z[n] * {SUM}"),
+        ("-x[n, d] * z[n] - 2.0 * z[n] * x[n, d]", "-(3.0 * (z[n] * sum(x[n, d] for d in D)))"),
+        ("x[n, d] * g[n, d] - 0.5 * x[n, d] * g[n, d]", None),  # one is taken from the other
+        ("x[n, d] / w[d] + x[n, d]", None),
         ("mul_no_nan(1.0 / z[n], -x[n, d])", "-mul_no_nan(1.0 / z[n], sum(x[n, d] for d in D))"),
         ("mul_no_nan(-(x[n, d] / z[n] / z[n]), g[n, d])",
          f"-mul_no_nan(1.0 / z[n], mul_no_nan(1.0 / z[n], {GUARDED}))"),
@@ -117,3 +121,34 @@ def test_factors_leave_a_sum_into_a_number() -> None:
         args = rng.normal(size=(n, 4)), rng.normal(size=(n, 4)), rng.normal(size=n), np.ones(4)
         found, right = (Interpreter(module).call("f", *args) for module in (after, before))
         np.testing.assert_allclose(found, right, 1e-12)
+
+
+LACKING = (
+    ("y[n, d] = sum(x[m, n] for m in M)", True),
+    ("y[n, d] += x[m, n]", True),
+    ("y[n, d] = max(x[m, n] for m in M)", True),
+    ("y[n, d] += x[m, n] * x[m, d]", False),
+    ("y[n, d] = sum(x[m, n] for m in range(d))", False),
+    ("y[0, d] += x[m, 0]", False),  # there is no row of its own
+    ("y[n, d] += x[m, n]\n    y[n, d] += x[n, m]", True),
+)
+
+
+@pytest.mark.parametrize(("body", "once"), LACKING)
+@pytest.mark.parametrize("size", [(3, 3), (1, 1), (0, 0)])
+def test_a_sum_without_an_index_is_worked_out_once(
+    body: str, once: bool, size: tuple[int, int]
+) -> None:
+    if size[0] == 0 and ("max" in body or "y[0" in body):
+        size = (2, 2)
+    source = (
+        "def f(x : In[Tensor[M, M]]) -> Tensor[M, M]:\n"
+        f"    y : Tensor[M, M]\n    {body}\n    return y\n"
+    )
+    before = parse(source)
+    after = passes.canonical.reductions(passes.first_write(before))
+    shown = print_function(after.function("f"))
+    assert ("_r[n] = " in shown) == once, shown
+    x = np.random.default_rng(1).normal(size=size)
+    (found,), (right,) = (Interpreter(module).call("f", x) for module in (after, before))
+    np.testing.assert_allclose(found, right, 1e-12)

@@ -3,13 +3,16 @@
 ``sum(a[i, j] * b[j, k] / z[i] for j in J)`` is ``sum(a[i, j] * b[j, k] for j in J) / z[i]`` in the
 canonical form, a matrix product and one division for each element. What a product is divided by,
 and its sign, go to where a factor of theirs would go. The sum is rounded otherwise then, and where
-such a factor is not finite it may differ. In derivatives ``mul_no_nan`` guards slopes: of
-``sum(mul_no_nan(-(a[i] / z / z), g[i]) for i in I)`` the sum ``s`` of ``mul_no_nan(a[i], g[i])``
-stays, and what leaves guards it, ``-mul_no_nan(1 / z, mul_no_nan(1 / z, s))``.
+such a factor is not finite it may differ. Terms that are the same but for numbers are one:
+``0.5 * x[i] * y[i] + x[i] * (0.5 * y[i])`` is ``x[i] * y[i]``. In derivatives ``mul_no_nan`` guards
+slopes: of ``sum(mul_no_nan(-(a[i] / z / z), g[i]) for i in I)`` the sum ``s`` of
+``mul_no_nan(a[i], g[i])`` stays, and what leaves guards it, ``-mul_no_nan(1 / z, mul_no_nan(1 / z,
+s))``.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -147,8 +150,12 @@ class _Product:
                     sides = _Product.of(then, axes), _Product.of(other, axes)
                     if (common := _in_common(expr, sides, axes)) is not None:
                         return common
-                case Binary("+", left, right) if left == right:
-                    return _Product((b.flt(2.0),))._times(_Product.of(left, axes))
+                case Binary("+" | "-" as op, left, right):
+                    sides = _Product.of(left, axes), _Product.of(right, axes)
+                    if op == "-":
+                        sides = sides[0], replace(sides[1], negative=not sides[1].negative)
+                    if (alike := _alike(*sides)) is not None:
+                        return alike
                 case Builtin("mul_no_nan", (slope, value)):
                     own = _Product.of(slope, axes)
                     if own.slope is None:
@@ -212,6 +219,25 @@ class _Product:
             return [_divided(list(factors), ())] if factors else []
         first = _divided(list(factors or (b.flt(1.0),)), divisors[:1])
         return [first, *(b.binary("/", b.flt(1.0), divisor) for divisor in divisors[1:])]
+
+
+def _alike(one: _Product, other: _Product) -> _Product | None:
+    """The sum of two products that differ in their numbers alone, neither of which takes away from
+    the other, as a product: of ``0.5 * x * y`` and ``x * (0.5 * y)`` ``x * y``."""
+    numbers = [_numbers(side.factors) for side in (one, other)]
+    if one.negative != other.negative or one.slope != other.slope or min(numbers) <= 0.0:
+        return None
+    rests = [Counter(f for f in side.factors if b.number(f) is None) for side in (one, other)]
+    if rests[0] != rests[1] or Counter(one.divisors) != Counter(other.divisors):
+        return None
+    factors = tuple(f for f in one.factors if b.number(f) is None)
+    total = sum(numbers)
+    return replace(one, factors=factors if total == 1.0 else (b.flt(total), *factors))
+
+
+def _numbers(factors: tuple[Expr, ...]) -> float:
+    """The product of those that are numbers."""
+    return math.prod(number for number in map(b.number, factors) if number is not None)
 
 
 def _parted(parts: tuple[Expr, ...], names: set[str]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:

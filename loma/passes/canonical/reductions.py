@@ -4,18 +4,21 @@ What recognises sums (steps of products, matrix products, convolutions) so finds
 inference and where a gradient is wanted alike; see :mod:`loma.passes.canonical.hoisting`. A
 reduction stays where a condition guards it that does not just compare indices, and where its
 temporary would have another size in each iteration of a loop, or rows of several lengths. A sum of
-everything that a statement has summed by rows is one sum.
+everything that a statement has summed by rows is one sum. One that lacks an index of its target,
+``d[k, j] = sum(g[n, k] for n in N)``, is worked out once for all values of that.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
+from loma.core import sizes
+from loma.core.axes import FEW, runs_over
 from loma.core.ir import (
     FLOAT, Axis, Declare, Function, Index, IndexAssign, Module, Reduce, Stmt, Var, replace,
 )  # fmt: skip
-from loma.core.walk import free_variables, map_blocks, map_tensor_functions
-from loma.passes.canonical.hoisting import InBlocks
+from loma.core.walk import free_variables, map_blocks, map_tensor_functions, reduced_axes
+from loma.passes.canonical.hoisting import InBlocks, shadows
 from loma.passes.canonical.loops import mentions
 
 
@@ -27,7 +30,35 @@ def reductions(module: Module) -> Module:
 
 class _Reductions(InBlocks):
     def _index_assign(self, stmt: IndexAssign) -> IndexAssign:
-        return self._hoisted_value(stmt)
+        axes = _without_others(stmt)
+        if axes is None:
+            return self._hoisted_value(stmt)
+        scope = {axis.name: axis for axis in stmt.axes if axis not in axes}
+        value = stmt.value
+        if axes:
+            value = Reduce("sum", value, axes, FLOAT, stmt.span)
+        return replace(stmt, value=self._hoist(value, scope), axes=tuple(scope.values()))
+
+
+def _without_others(stmt: IndexAssign) -> tuple[Axis, ...] | None:
+    """The axes that a statement sums over, if what it sums, or its value, a reduction, is the same
+    for all of a long axis of its target: it is worked out once."""
+    if not isinstance(stmt.target, Index) or stmt.value.type != FLOAT:
+        return None
+    own = free_variables(stmt.target)
+    inner = tuple(axis for axis in stmt.axes if axis.name not in own)
+    outer = {axis.name: axis for axis in stmt.axes if axis.name in own}
+    if not inner and not (isinstance(stmt.value, Reduce) and not shadows(stmt.value, outer)):
+        return None
+    if inner:
+        pairs = zip(stmt.target.subscripts, sizes.dims_of(stmt.target.tensor), strict=True)
+        whole = all(runs_over(subscript, dim, outer) for subscript, dim in pairs)
+        if not whole or any(reduced_axes(stmt.value)):
+            return None
+    used = free_variables(stmt.value).union(*(free_variables(axis.extent) for axis in inner))
+    lacking = [axis for axis in outer.values() if axis.name not in used]
+    long = any(not 0 < (sizes.constant(axis.extent) or 0) < FEW for axis in lacking)
+    return inner if long and len(lacking) < len(outer) else None
 
 
 def _of_all(function: Function) -> Function:
