@@ -39,6 +39,7 @@ PASSES: Mapping[str, Change] = {
     "whole_ranges": canonical.whole_ranges,
     "extremes": canonical.extremes,
     "loops": canonical.loops,
+    "best_values": lambda module: canonical.best_values(canonical.winners(module)),
     "conditions": canonical.conditions,
     "windows": canonical.windows,
     "stacks": lambda module: canonical.stacks(canonical.operators(module)),

@@ -14,6 +14,7 @@ from loma.passes.canonical.conditions import conditions as conditions
 from loma.passes.canonical.copies import copies as copies
 from loma.passes.canonical.costly import costly as costly
 from loma.passes.canonical.recurrences.accumulated import accumulated as accumulated
+from loma.passes.canonical.recurrences.best_values import best_values as best_values
 from loma.passes.canonical.recurrences.cumulative import cumulative as cumulative
 from loma.passes.canonical.recurrences.cut import whole_ranges as whole_ranges
 from loma.passes.canonical.recurrences.distribution import distribution as distribution
@@ -80,6 +81,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = states(loops(row_functions(module), every))
         if "scans" in wanted and not every:
             module = accumulated(module)
+        module = best_values(module) if every else module  # derivatives are made of positions
     if "divisions" in wanted:
         module = turns(quotients(module))
     module = zeroing(first_write(module))

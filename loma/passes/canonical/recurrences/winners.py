@@ -166,14 +166,14 @@ class _Winners:
             # Where the first is that is not a number, if one is: none behind it is better.
             least = self._variable(f"{root(best)}_least", INT)
             made.append(Assign(least, "=", Reduce(place, at(contest.value, indices), inner, INT)))
-            end = at(contest.value, _unravelled(least, axes))
+            end = at(contest.value, unravelled(least, axes))
             ahead_of_it = b.binary("and", b.binary("<", indices[0], least), at(cond, indices))
             key = b.select(ahead_of_it, at(contest.value, indices), worse)
             rest = Reduce(place, key, inner, INT)
             made.append(Assign(winner, "=", b.select(b.binary("==", end, end), least, rest)))
         else:
             made.append(Assign(winner, "=", Reduce(place, key, inner, INT)))
-        there = turned(_unravelled(winner, axes))
+        there = turned(unravelled(winner, axes))
         value = at(contest.value, there)
         if not isinstance(value, Index):
             new = self._variable(f"{root(best)}_there", FLOAT)
@@ -299,7 +299,7 @@ def _is_some(extent: Expr) -> bool:
     return (sizes.constant(extent) or 0) > 0
 
 
-def _unravelled(position: Expr, axes: tuple[Axis, ...]) -> list[Expr]:
+def unravelled(position: Expr, axes: tuple[Axis, ...]) -> list[Expr]:
     """What the indices are at a position."""
     found: list[Expr] = []
     for axis in axes[:0:-1]:

@@ -1,0 +1,124 @@
+"""Where only the value at the position of an extreme is wanted, that is the extreme.
+
+    place[n] = argmax(x[n, k] if x[n, k] > b else b for k in K)
+    m[n] = x[n, place[n]] if x[n, place[n]] > b else b
+
+is what :mod:`.winners` makes of a loop that keeps the largest value, for derivatives want to know
+where it was. In inference ``m[n]`` is ``max(x[n, k] if x[n, k] > b else b for k in K)``: no element
+is looked up.
+"""
+
+from __future__ import annotations
+
+from loma.core import sizes
+from loma.core.effects import written
+from loma.core.ir import (
+    FLOAT, INT, Binary, Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Reduce,
+    ReduceKind, Select, Stmt, Var, replace,
+)  # fmt: skip
+from loma.core.walk import (
+    exchanged, free_variables, map_blocks, map_tensor_functions, substitute, walk,
+)  # fmt: skip
+from loma.passes.canonical.loops import mentions
+from loma.passes.canonical.recurrences.winners import unravelled
+
+
+_BETTER = {"argmax": (">", ">="), "argmin": ("<", "<=")}
+
+
+def best_values(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    return map_tensor_functions(module, _changed)
+
+
+def _changed(function: Function) -> Function:
+    uses = mentions(function.body)
+    own = {s.target.name for s in function.body if isinstance(s, Declare) and s.value is None}
+
+    def block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        out: list[Stmt | None] = [map_blocks(stmt, block) for stmt in body]
+        for position, stmt in enumerate(out):
+            match stmt:
+                case IndexAssign(Index(Var(name)), "=", Reduce("argmax" | "argmin")) if (
+                    name in own and uses[name] == 2
+                ):
+                    found = _with_value(out, position, stmt)
+                    if found is not None:
+                        at, new = found
+                        out[position], out[at] = None, new
+        return tuple(stmt for stmt in out if stmt is not None)
+
+    return replace(function, body=block(function.body))
+
+
+def _with_value(
+    block: list[Stmt | None], position: int, place: IndexAssign
+) -> tuple[int, IndexAssign] | None:
+    """Which later statement reads the position, with the extreme instead; None where it does more
+    than look its value up."""
+    name, inputs = place.element.tensor.name, free_variables(place.value)
+    changed = set[str]()
+    for at in range(position + 1, len(block)):
+        stmt = block[at]
+        if stmt is None:
+            continue
+        if isinstance(stmt, IndexAssign) and name in free_variables(stmt.value):
+            if changed & inputs or name in free_variables(stmt.target):
+                return None
+            value = _extreme(place, stmt)
+            return None if value is None else (at, replace(stmt, value=value))
+        changed |= written((stmt,))
+    return None
+
+
+def _extreme(place: IndexAssign, reader: IndexAssign) -> Reduce | None:
+    """The value of a statement as an extreme of what the other one has the position of."""
+    whole = place.value
+    assert isinstance(whole, Reduce)
+    name = place.element.tensor.name
+    reads = {n for n in walk(reader.value) if isinstance(n, Index) and n.base == place.element.base}
+    if len(reads) != 1 or any(n.type != INT for n in reads):
+        return None
+    (read,) = reads
+    here, there = place.element.subscripts, read.subscripts
+    names = [s.name for s in there if isinstance(s, Var)]
+    axes = {axis.name: axis for axis in place.axes}
+    reading = {axis.name: axis for axis in reader.axes}
+    if (
+        len(names) != len(there)
+        or len(set(names)) != len(names)
+        or not reading.keys() >= set(names)
+    ):
+        return None
+    renaming: dict[str, Expr] = {}
+    for own, other in zip(here, there, strict=True):
+        if not isinstance(own, Var) or own.name not in axes or not isinstance(other, Var):
+            return None
+        if sizes.equal(axes[own.name].extent, reading[other.name].extent) is not True:
+            return None
+        renaming[own.name] = other
+    inner = {axis.name for axis in whole.axes}
+    if len(renaming) != len(axes) or inner & (reading.keys() | free_variables(reader.value)):
+        return None
+    body = sizes.simple_subscripts(substitute(whole.body, renaming))
+    value: Expr = reader.value
+    for axis, part in reversed(list(zip(whole.axes, unravelled(read, whole.axes), strict=True))):
+        value = exchanged(value, part, Var(axis.name, INT))
+    value = sizes.simple_subscripts(value)
+    if name in free_variables(value) or not (value == body or _is_chosen(value, body, whole)):
+        return None
+    kind: ReduceKind = "max" if whole.kind == "argmax" else "min"
+    return Reduce(kind, body, whole.axes, FLOAT, reader.span)
+
+
+def _is_chosen(value: Expr, body: Expr, whole: Reduce) -> bool:
+    """Whether the body is the value where that is better than the first one, and else that."""
+    match body:
+        case Select(Binary(op, left, right), then, other) if op in _BETTER[whole.kind]:
+            pass
+        case _:
+            return False
+    first: dict[str, Expr] = {axis.name: IntConst(0) for axis in whole.axes}
+    some = all((sizes.constant(axis.extent) or 0) > 0 for axis in whole.axes)
+    begins = sizes.simple_subscripts(substitute(value, first))
+    return some and then == value and other == begins and (left, right) == (value, other)
