@@ -77,7 +77,7 @@ def write_lanes(owner: HostWriter, node: Lanes) -> None:
         index = cpp_name(inner.axis.name)
         extent = c.item_text(context.ints(inner.axis.extent))
         with writer.block(
-            f"loma::inner({extent}, [&](const int64_t {index}, const auto& row_)", ");"
+            f"loma::inner({extent}, back_, [&](const int64_t {index}, const auto& row_)", ");"
         ):
             for var in (*inner.private, *inner.rows):
                 writer.line(f"{_declared(context, var, inner)};")

@@ -140,7 +140,8 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
     if around is not None or second is not None:
         more = (*more, c.item_text(context.ints(_ONE if around is None else around)))
     if second is not None:
-        more = (*more, c.item_text(context.ints(second.extent)))
+        pairs = ("true",) if tree.team is not None and tree.team.pairs else ()
+        more = (*more, c.item_text(context.ints(second.extent)), *pairs)
     shape = shapes.of_statement(
         context, total.name if total is not None else tree.writes[0].name, _steps(tree),
         tree.team is not None, sums > 0, row is not None, several is not None,
@@ -349,6 +350,8 @@ def _write_iterations(
         if size is not None:
             _write_block(owner, launch, size)
         context.pointers = frozenset(private | {piece.tensor.name for piece in launch.pieces})
+        if launch.loops:
+            writer.line("bool back_ = false;")
         with context.cut(launch.pieces, kernel.axis.extent):
             owner.nodes(with_joined(launch.body, joins))
     if carried is not None:

@@ -185,9 +185,15 @@ class SeveralText(ThreadText):
     """That of a sum of which a thread may have several, for neighbouring values of an axis: the
     types of what depends on it tell how many."""
 
+    def __init__(self, context: CppContext, tree: Parallel | InPlace) -> None:
+        self._quotients: dict[str, tuple[Expr, ...]] = {}  # of what, by what, by name
+        super().__init__(context, tree)
+
     def _node(self, writer: Writer, node: Node) -> None:
         match node:
             case Let(var, value):
+                if isinstance(value, Builtin) and value.name == schedule.QUOTIENT:
+                    self._quotients[var.name] = value.args
                 text = c.item_text(self.value(value, var.type))
                 writer.line(f"const auto {self.local(var)} = {text};")
             case Accumulator(var, kind, dtype):
@@ -198,6 +204,15 @@ class SeveralText(ThreadText):
 
     def index(self, read: Index) -> c.Expression:
         return c.call("loma::read", *self._place(read))
+
+    def _binary(self, expr: Binary) -> c.Expression:
+        match expr:
+            case Binary("-", whole, Binary("*", Var(name) as quotient, by)) if self._quotients.get(
+                name
+            ) == (whole, by):
+                return c.call("loma::rest", *map(self._int, (whole, quotient, by)))
+            case _:
+                return super()._binary(expr)
 
     def condition(self, expr: Expr) -> c.Expression:
         match expr:

@@ -53,6 +53,16 @@ def second_axis(flat: Sequence[Loop], reads: Sequence[Access], first: Loop) -> L
     return min(enough, key=loads, default=None)
 
 
+def pair_axis(flat: Sequence[Loop], reads: Sequence[Access], first: Loop) -> Loop | None:
+    """The last axis, if what is read along it lies in order: two neighbours at a time take half as
+    many reads, though they share none."""
+    last = flat[-1]
+    extent = sizes.constant(last.axis.extent)
+    found = [read.coefficient(last.name) for read in reads if _depends(read, last)]
+    able = last is not first and (extent is None or extent % 2 == 0)
+    return last if able and all(sizes.constant(each) == 1 for each in found) else None
+
+
 def _is_whole(loop: Loop) -> bool:
     """Whether a thread takes all values of the axis."""
     return (sizes.constant(loop.axis.extent) or _WHOLE + 1) <= _WHOLE

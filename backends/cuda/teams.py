@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loma.backends.cuda.iterations import Joined, joined
-from loma.backends.cuda.several import second_axis, shared_axis, takes_several
+from loma.backends.cuda.several import pair_axis, second_axis, shared_axis, takes_several
 from loma.backends.lowering.index_statements import COUNTER, longest, needs, written
 from loma.backends.lowering.plan import Plan, merged_loops
 from loma.backends.lowering.reductions import StatementNest
@@ -74,7 +74,12 @@ def make_tree(
             other = second_axis(flat, reads, axis)
             if other is not None and not takes_several(made, axis.name, other.name):
                 other = None
-            team = replace(team, several=axis.axis, beside=None if other is None else other.axis)
+            pair = pair_axis(flat, reads, axis) if other is None else None
+            if pair is not None and takes_several(made, axis.name, pair.name):
+                other = pair
+            second = None if other is None else other.axis
+            pairs = pair is not None and other is pair
+            team = replace(team, several=axis.axis, beside=second, pairs=pairs)
             outer = min(flat.index(each) for each in (axis, other) if each is not None)
             joins = joins[: max(outer - 1, 0)]  # numbers of groups are none of values
     inside = [map_expressions(node, lambda expr: joined(expr, joins)) for node in made]

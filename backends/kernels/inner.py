@@ -56,7 +56,10 @@ def within(kernel: Kernel, names: Names) -> Within | None:
         apart, saved = _apart(form)
         if saved and (best is None or saved > best[0]):
             best = saved, apart
-    return None if best is None else _made(kernel, numbered(best[1]), names)
+    if best is None:
+        return None
+    left, under = _decided(best[1])
+    return _made(kernel, numbered(left), under, names)
 
 
 # ------------------------------------------------------------------ statements that share an index
@@ -303,11 +306,13 @@ def _apart(block: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], int]:
 # ---------------------------------------------------------------------------------- what is made
 
 
-def _made(kernel: Kernel, body: tuple[Stmt, ...], names: Names) -> Within:
-    changed = frozenset({*written(body), *counters(body)})
+def _made(kernel: Kernel, body: tuple[Stmt, ...], under: tuple[Expr, ...], names: Names) -> Within:
+    """With loops all of which stand under some conditions; the body is what is left there."""
+    zeroed = kernel.zeroed & _read_first(kernel, body)
+    kernel = replace(kernel, body=body, zeroed=zeroed)
     loops = tuple(
-        _Loop(run, names).made(_hidden(kernel, body, run), under)
-        for run, under in _runs(body, changed)
+        _Loop(run, names).made(_hidden(kernel, body, run), conditions)
+        for run, conditions in _runs(body, _changed(body), under)
     )
     left = {
         var.name
@@ -317,7 +322,43 @@ def _made(kernel: Kernel, body: tuple[Stmt, ...], names: Names) -> Within:
     }
     private = tuple(var for var in kernel.private if var.name in left)
     parts = tuple(each.parts for loop in loops for each in loop.sums)
-    return Within(body, loops, (*private, *parts))
+    return Within(body, loops, (*private, *parts), zeroed)
+
+
+def _read_first(kernel: Kernel, body: tuple[Stmt, ...]) -> frozenset[str]:
+    """What is read before it is wholly written."""
+    outside = frozenset(written(body)) - {var.name for var in kernel.private}
+    return frozenset(Liveness(()).block(body, outside)[1])
+
+
+def _changed(body: tuple[Stmt, ...]) -> frozenset[str]:
+    return frozenset({*written(body), *counters(body)})
+
+
+def _decided(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], tuple[Expr, ...]]:
+    """What is left of a body under conditions that all its loops stand under, and these: where they
+    do not hold, the kernel without loops runs."""
+    changed = _changed(body)
+    around = [set(under) for _, under in _runs(body, changed)]
+    common = set.intersection(*around) if around else set()
+
+    def block(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        return tuple(inner for stmt in stmts for inner in statement(stmt))
+
+    def statement(stmt: Stmt) -> tuple[Stmt, ...]:
+        if isinstance(stmt, If):
+            for branch, taken in enumerate((stmt.then, stmt.other)):
+                if _condition(stmt, branch) in common:
+                    return block(taken)
+        return (map_blocks(stmt, block),)
+
+    under = next((under for _, under in _runs(body, changed)), ())
+    return block(body), tuple(each for each in dict.fromkeys(under) if each in common)
+
+
+def _condition(stmt: If, branch: int) -> Expr:
+    """What holds in a branch."""
+    return Binary("==", stmt.cond, ZERO, INT) if branch else stmt.cond
 
 
 def _runs(
@@ -333,7 +374,7 @@ def _runs(
         for branch, inner in enumerate(blocks(stmt)):
             more: tuple[Expr, ...] = ()
             if isinstance(stmt, If) and variable_names(stmt.cond).isdisjoint(changed):
-                more = (Binary("==", stmt.cond, ZERO, INT) if branch else stmt.cond,)
+                more = (_condition(stmt, branch),)
             yield from _runs(inner, changed, (*under, *more))
 
 

@@ -120,11 +120,13 @@ class Inner:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """A kernel's body with ``loops`` in it, and its private tensors there."""
+    """A kernel's body with ``loops`` in it, its private tensors there, and those of them that start
+    at zero."""
 
     body: tuple[Stmt, ...]
     loops: tuple[Inner, ...]
     private: tuple[Var, ...]
+    zeroed: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ class Lowering:
                 nodes = [self._carry(step)]
             case Zero(Var(name, TensorType()) as target):
                 later = storage.zeroed_before(block, position, name)
-                if later is not None:
+                if later is not None and not self._is_in_loop(block[later]):
                     fresh.add(later)
                     return [Unit(stmt, ())]
                 unallocated = name in self._lazy and name not in self._ready
@@ -380,7 +380,9 @@ class Lowering:
         """The kernel with inner loops; None where one of their statements is no loop that lanes can
         share."""
         context = self._context
-        kernel = replace(kernel, body=within.body, private=within.private, within=None)
+        kernel = replace(
+            kernel, body=within.body, private=within.private, zeroed=within.zeroed, within=None
+        )
         indices = {axis.name for axis in kernel.axes} | {each.axis.name for each in within.loops}
         context.kernel = KernelScope(frozenset(indices), None, dict(kernel.dropped), {})
         cleared: list[HostNode] = [
@@ -411,6 +413,10 @@ class Lowering:
             return None
         numbers = tuple(stmt.number for stmt in block[position : position + len(found.numbers)])
         return found if numbers == found.numbers else None
+
+    def _is_in_loop(self, stmt: Stmt) -> bool:
+        """Whether the statement's sums are added up behind a loop."""
+        return any(stmt.number in loop.numbers for loop in self._loops.values())
 
     def _lanes(self, inner: Inner) -> list[HostNode]:
         """An inner loop, the checks of its statements in front of it."""

@@ -366,7 +366,7 @@ class Team:
     result, whose parts may be added up later; then ``around`` is the extent of a loop around it, if
     these share that, too. ``several``: the axis of which a thread that has an iteration to itself
     may take several values at once, if its extent is a multiple of these; ``beside``: a second one,
-    of which it may take several of each of the first."""
+    of which it may take several of each of the first, or ``pairs`` alone."""
 
     extent: Expr
     across: bool = False
@@ -374,6 +374,7 @@ class Team:
     several: Axis | None = None
     around: Expr | None = None
     beside: Axis | None = None
+    pairs: bool = False
 
 
 def parts_of(number: int) -> str:

@@ -138,11 +138,11 @@ def test_sums_of_which_a_thread_has_several(
 @pytest.mark.parametrize(
     ("count", "axes", "expected"),
     [
-        (1 << 20, (100, 16), (4, 4)),
-        (1 << 20, (100, 10), (4, 2)),  # too few threads would be left of fives
-        (1 << 22, (100, 10), (4, 5)),
+        (1 << 20, (100, 16), (5, 4)),
+        (1 << 22, (100, 10), (5, 5)),
+        (1 << 22, (8, 12), (4, 4)),
         (1 << 20, (7, 16), (1, 4)),
-        (1 << 19, (100, 16), (4, 2)),
+        (1 << 19, (100, 16), (5, 2)),  # too few threads would be left of larger ones
         (1 << 17, (100, 16), (1, 2)),
     ],
 )
@@ -154,6 +154,19 @@ def test_tiles_of_sums(
     assert (found["rows"], found["columns"]) == expected
     each = found["threads"] * expected[0] * expected[1]
     assert found["blocks"] == min((count + each - 1) // each, 1 << 14)
+    assert found["registers"] == 128
+    short = native.statement_geometry(count, 3, False, False, several, second=second)
+    assert short["registers"] == 0  # reads little at a time
+
+
+def test_pairs_of_sums_that_share_nothing(native: ModuleType) -> None:
+    def tile(count: int, second: int) -> tuple[int, int, int]:
+        found = native.statement_geometry(count, 5, True, False, 3, second=second, pairs=True)
+        return found["rows"], found["columns"], found["registers"]
+
+    assert tile(3 << 20, 224) == (3, 2, 64)
+    assert tile(3 << 20, 225) == (3, 1, 0)  # no pairs
+    assert tile(3 << 17, 224) == (3, 1, 0)  # few
 
 
 def test_threads_have_more_numbers_where_they_wait_more_often(native: ModuleType) -> None:

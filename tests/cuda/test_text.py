@@ -196,8 +196,12 @@ def of_filters(x : In[Tensor[C, H, W]], g : In[Tensor[C, H, W]]) -> Tensor[5, H,
     return k
 """
     shown = pipeline.stage_text(padded, "source", "of_filters", device="cuda")
-    assert "loma::several_at_once(grid_, 5, 1, " in shown  # g lacks q, which says what lies inside
+    assert "loma::several_at_once(grid_, 5, W, " in shown  # g lacks q, which says what lies inside
     assert "loma::read_if(loma::inside(w + q - 2, W), " in shown
+    assert "launch_.statement(5 * H * W, C, true, 1, 5, 1, W, true);" in shown  # pairs along w
+    strided = padded.replace("w + q - 2", "2 * w + q - 2")
+    shown = pipeline.stage_text(strided, "source", "of_filters", device="cuda")
+    assert "loma::several_at_once(grid_, 5, 1, " in shown  # neighbours' x lie apart
 
 
 def test_threads_that_join_sums_twice_have_more_numbers() -> None:
@@ -227,7 +231,8 @@ def gradient(G : In[Tensor[B, I, R, O]], X : In[Tensor[B, R, K]]) -> Tensor[I, R
 """
     shown = pipeline.stage_text(text, "source", "gradient", device="cuda")
     assert "loma::several_at_once(grid_, O, K, " in shown  # k is the last one, along which X lies
-    assert "const auto k = loma::several_beside(part_, p_ - " in shown
+    last = "loma::rest(p_, rest1_, loma::groups_beside(part_, K))"  # a multiple of how many it has
+    assert f"const auto k = loma::several_beside(part_, {last});" in shown
     across = text.replace("X[b, r, k]", "X[b, k, r]").replace("Tensor[B, R, K]", "Tensor[B, K, R]")
     shown = pipeline.stage_text(across, "source", "gradient", device="cuda")
     assert "loma::several_at_once(grid_, O, K, " not in shown  # neighbours would read far apart
@@ -244,7 +249,7 @@ def gradient(g : In[Tensor[C, H, W]], x : In[Tensor[C, H, W]]) -> Tensor[5, 3, H
     assert "loma::several_at_once(grid_, 3, 5, " in shown  # g is read once for fifteen
     longer = text.replace("Tensor[5, 3, H, W]", "Tensor[8, 3, H, W]")
     shown = pipeline.stage_text(longer, "source", "gradient", device="cuda")
-    assert "loma::several_at_once(grid_, 3, 1, " in shown
+    assert "loma::several_at_once(grid_, 3, W, " in shown
 
 
 def test_what_is_added_to_elements_is_read_before_others_are_written() -> None:

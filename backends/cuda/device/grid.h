@@ -13,6 +13,15 @@ inline int64_t remainder(int64_t a, int64_t b) {
   return ((a | b) >> 32) == 0 ? int64_t(uint32_t(a) % uint32_t(b)) : a % b;
 }
 
+// What is left of a behind ``quotient``, which is a / b. By a known power of 2 those are bits of a, so
+// that the compiler sees what this is a multiple of, and reads 16 bytes at once.
+inline int64_t rest(int64_t a, int64_t quotient, int64_t b) {
+#ifdef LOMA_KNOWN
+  if ((b & (b - 1)) == 0) return a & (b - 1);
+#endif
+  return a - quotient * b;
+}
+
 // One of the iterations that a thread takes side by side. They have the same values of all axes but
 // the last, whose length is a multiple of their number.
 struct Neighbour {

@@ -1,5 +1,6 @@
 // Loops inside of an iteration whose values a few lanes take each, one value at a time: body(r, row)
-// for r in range(count). Statements between which nothing but such a value passes run one after the
+// for r in range(count), every second loop from the end, where the one before has read last: that is
+// still in the second-level cache. Statements between which nothing but such a value passes run one after the
 // other without a barrier, numbers of theirs are in registers, and what two of them read is read
 // once. Sums over r are carried in registers, and joined behind the loop.
 //   LOMA_LANES  lanes that have a value, a power of 2: they share the sums inside along memory
@@ -159,16 +160,18 @@ struct Row {
   bool inside;
 };
 
+// ``back``: whether this loop goes from the end; so the next one does not.
 template <typename Body>
-inline void inner(int64_t count, const Body& body) {
+inline void inner(int64_t count, bool& back, const Body& body) {
   static_assert(kTeam >= 32 && kTeam <= 512, "a team of warps, as many as parts of sums");
   constexpr int groups = kTeam / kLanes;
   const int64_t rounds = (count + groups - 1) / groups;
 #pragma unroll 1
   for (int64_t k = 0; k < rounds; ++k) {
-    const int64_t r = k * groups + threadIdx.x % kTeam / kLanes;
+    const int64_t r = (back ? rounds - 1 - k : k) * groups + threadIdx.x % kTeam / kLanes;
     body(within(r < count ? r : count - 1, count), Row{r < count});
   }
+  back = !back;
 }
 
 // Behind the loop: the sums of all lanes, in an order that follows from sizes. ``parts`` has them for

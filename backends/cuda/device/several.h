@@ -232,6 +232,19 @@ inline auto start(const Several<n, m>&, number zero) {
   return numbers<n, m>([&](int, int) { return zero; });
 }
 
+// Of a long sum a few steps are under way at a time: a tile reads much for each.
+template <int n, int m, typename Body>
+inline void over(const Several<n, m>&, int64_t low, int64_t high, const Body& body) {
+  constexpr int64_t kShort = 16;
+  if (high - low > kShort) {
+#pragma unroll 4
+    for (int64_t d = low; d < high; ++d) body(d);
+  } else {
+#pragma unroll LOMA_UNROLL
+    for (int64_t d = low; d < high; ++d) body(d);
+  }
+}
+
 // body(p, part) with a tile in each, where the axes have groups of so many.
 template <typename Body>
 inline void several_at_once(const Grid& grid, int64_t extent, int64_t beside, const Body& body) {

@@ -106,7 +106,7 @@ struct Team {
   void sums(int64_t count, int64_t row, int64_t inner, bool across, const Body& body) const {
 #if LOMA_UNROLL > 1
     if (inner < 8 && row % kBeside == 0 && count >= kTeam * kBeside) {
-      constexpr int groups = 2;
+      constexpr int groups = 4;
       const int64_t all = count / kBeside;
       const auto at = [&](int64_t group, int k) {
         return Neighbour{within(group + k / kBeside * kTeam, all) * kBeside, k % kBeside};

@@ -184,9 +184,9 @@ class Launch {
   // iterations, not neighbouring steps, read neighbouring memory. `sums`: how many reductions there
   // are, whose steps blocks may share; 0: they may not. `several`: the extent of the axis of which a
   // thread may have several iterations, 0: it may not; `second`: that of another one, of which it may
-  // have several for each of these. `around`: how often the loop of the steps runs.
+  // have several for each of these, two if they are `pairs` that share nothing. `around`: how often the loop of the steps runs.
   void statement(int64_t count, int64_t inner, bool across, int sums, int64_t several = 0,
-                 int64_t around = 1, int64_t second = 1);
+                 int64_t around = 1, int64_t second = 1, bool pairs = false);
 
   // `inner`: the steps of an iteration's widest statement; `bytes` of private memory for each, and so
   // many `far` from it, where there would be too many. `carriers`: the teams that carry sums, among

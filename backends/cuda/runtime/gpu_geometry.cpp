@@ -6,8 +6,12 @@ namespace loma::gpu {
 namespace {
 
 constexpr int64_t kFull = 1 << 17;  // threads that fill a GPU
-constexpr int64_t kBusy = 1 << 16;  // threads that keep one busy, of which each has many sums
+constexpr int64_t kBusy = 1 << 16;  // threads that keep one busy, of which each has several sums
+constexpr int64_t kTiled = 5 << 13;  // or a whole tile
 constexpr int kTiles = 128;         // of a block whose threads have tiles of sums
+// Registers of a thread with a tile of long sums, and of one with pairs of sums: where nobody says how
+// many there are, the compiler takes few, and reads for one step after the other.
+constexpr int kOfTiles = 128, kOfPairs = 64;
 constexpr int64_t kFew = 1 << 16;   // below that many a reduction's steps are shared by blocks, too
 constexpr int kBlock = 256, kWarp = 32;
 constexpr int kMostTeam = 512, kMostThreads = 1024;
@@ -86,6 +90,18 @@ int sums_beside(int64_t count, int64_t extent, int64_t least) {
   return 1;
 }
 
+// The tile of sums that a thread has, of two axes: of as many as it can be, then with a short border.
+void choose_tile(Geometry& g, int64_t count, int64_t first, int64_t second) {
+  for (const int rows : {1, 2, 3, 4, 5}) {
+    for (const int columns : {1, 2, 3, 4, 5}) {
+      const int sums = rows * columns, before = g.rows * g.columns;
+      const bool fits = first % rows == 0 && second % columns == 0 && count >= sums * kTiled;
+      const bool more = sums > before || (sums == before && rows + columns < g.rows + g.columns);
+      if (fits && more) g.rows = rows, g.columns = columns;
+    }
+  }
+}
+
 // Private memory of the teams of a block: shared memory where it fits.
 Geometry with_memory(Geometry g, int64_t teams, int64_t bytes, int64_t most_shared, int64_t far) {
   g.shared_bytes = teams * bytes;
@@ -110,7 +126,8 @@ int lanes_for(int64_t columns) {
 }  // namespace
 
 Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits, int beside,
-                            int64_t several, int64_t around, int64_t second, const Shape& shape) {
+                            int64_t several, int64_t around, int64_t second, bool pairs,
+                            const Shape& shape) {
   Geometry g;
   g.threads = kBlock;
   if (inner > 1) {
@@ -135,9 +152,19 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
   }
   if (inner > 1 && g.team == 1 && several > 0) {
     const bool fits = shape.beside > 0 && shape.beside <= 5 && several % shape.beside == 0;
-    g.rows = fits ? shape.beside : sums_beside(count, several, kFull);
-    g.columns = sums_beside(count / g.rows, second, kBusy);
-    if (g.columns > 1) g.threads = std::min(g.threads, kTiles);
+    if (fits || pairs || second == 1 || count < 4 * kFull) {
+      g.rows = fits ? shape.beside : sums_beside(count, several, kFull);
+      g.columns = pairs ? 1 : sums_beside(count / g.rows, second, kBusy);
+    } else {
+      choose_tile(g, count, several, second);
+    }
+    if (pairs && second % 2 == 0 && count / g.rows >= 2 * kFull) {
+      g.columns = 2;
+      g.registers = kOfPairs;
+    } else if (g.columns > 1) {
+      g.threads = std::min(g.threads, kTiles);
+      if (inner >= kLeastSteps) g.registers = kOfTiles;
+    }
   }
   g.blocks = blocks_for(count, g.threads / g.team * g.beside * g.rows * g.columns, kMostBlocks);
   if (splits) {

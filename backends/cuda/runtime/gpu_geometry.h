@@ -26,19 +26,20 @@ struct Geometry {
   int64_t blocks = 1, slices = 1;
   int64_t shared_bytes = 0, workspace_bytes = 0;
   // Of a sweep: the dtype of operands, lengths of their rows, groups of four warps that use the matrix
-  // units together (0: each warp does by itself), registers of a thread (0: as many as it wants).
-  int narrow = 0, depth = 0, width = 0, groups = 0, registers = 0;
+  // units together (0: each warp does by itself).
+  int narrow = 0, depth = 0, width = 0, groups = 0;
+  int registers = 0;  // of a thread (0: as many as its compiler wants)
   int rows = 1, columns = 1;
   int lanes = 0;  // that have a value of an inner loop
 };
 
 // `shape`: what a tuner wants, as far as it can be.
 // `beside`: how many numbers a thread reads at once; `several`: the extent of the axis of which a
-// thread may have several sums, 0 where there is none; `second`: that of a second such axis; `around`: how often the loop over `inner` steps
+// thread may have several sums, 0 where there is none; `second`: that of a second such axis, or `pairs` of one that shares nothing; `around`: how often the loop over `inner` steps
 // runs, whose values slices share before they share those.
 Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits, int beside,
                             int64_t several = 0, int64_t around = 1, int64_t second = 1,
-                            const Shape& shape = {});
+                            bool pairs = false, const Shape& shape = {});
 // The second launch of a reduction in slices.
 Geometry joining_geometry(int64_t count);
 // `most_shared`: the bytes of shared memory that a block can have at most on that device; `far`: bytes

@@ -234,10 +234,12 @@ void Launch::number(int64_t given) {
 }
 
 void Launch::statement(int64_t count, int64_t inner, bool across, int sums, int64_t several,
-                       int64_t around, int64_t second) {
+                       int64_t around, int64_t second, bool pairs) {
   if (count <= 0) return;
   const Geometry geometry = statement_geometry(count, inner, across, sums > 0, kWide / real_bytes_,
-                                               several, around, second, shape_);
+                                               several, around, second, pairs, shape_);
+  // Numbers of 64 bits take two.
+  if (shape_.registers == 0 && real_bytes_ == sizeof(float)) shape_.registers = geometry.registers;
   Launcher launcher(*this);
   launcher.grid_.count = count;
   launcher.grid_.slices = geometry.slices;

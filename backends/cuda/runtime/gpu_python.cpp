@@ -73,6 +73,7 @@ py::dict as_dict(const gpu::Geometry& g) {
   return py::dict("threads"_a = g.threads, "team"_a = g.team, "across"_a = g.across,
                   "shared"_a = g.shared, "blocks"_a = g.blocks, "slices"_a = g.slices,
                   "beside"_a = g.beside, "rows"_a = g.rows, "columns"_a = g.columns,
+                  "registers"_a = g.registers,
                   "shared_bytes"_a = g.shared_bytes,
                   "workspace_bytes"_a = g.workspace_bytes);
 }
@@ -179,13 +180,13 @@ void bind_gpu(py::module_& python) {
   python.def(
       "statement_geometry",
       [](int64_t count, int64_t inner, bool across, bool splits, int64_t several, int64_t around,
-         int64_t second, const py::dict& shape) {
+         int64_t second, bool pairs, const py::dict& shape) {
         return as_dict(gpu::statement_geometry(count, inner, across, splits, 4, several, around,
-                                               second, shape_of(shape)));
+                                               second, pairs, shape_of(shape)));
       },
       py::arg("count"), py::arg("inner"), py::arg("across"), py::arg("splits"),
       py::arg("several") = 0, py::arg("around") = 1, py::arg("second") = 1,
-      py::arg("shape") = py::dict());
+      py::arg("pairs") = false, py::arg("shape") = py::dict());
   python.def(
       "fused_geometry",
       [](int64_t count, int64_t inner, int64_t bytes, int64_t most, int64_t far,
