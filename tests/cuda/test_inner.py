@@ -226,6 +226,17 @@ def test_rounds_begin_where_rows_are_read_once() -> None:
         assert sum(" U[" in line for line in lines) == 1
 
 
+def test_what_the_condition_of_all_loops_leaves() -> None:
+    """The host asks it first: nothing of the other branch is there, nor are zeros for its sake."""
+    text = pipeline.stage_text(ROUTING, "schedule", "routing__backward", device="cuda")
+    before, loops, otherwise = text.split("kernel for b in range(B)")
+    assert "if _taken == 0 and R values of O are many" in before
+    for part in ("if _taken", "M_inputs_2", "clear C_2"):
+        assert part in otherwise
+        assert part not in loops
+    assert "clear _d_L" in loops  # which rounds add to
+
+
 def _routing(u: Tensor, rounds: int, over_inputs: int) -> Tensor:
     logits, out = u.new_zeros(u.shape[:3]), 0.0 * u.sum(2)
     for _ in range(rounds):
