@@ -139,7 +139,8 @@ def test_sums_of_which_a_thread_has_several(
     ("count", "axes", "expected"),
     [
         (1 << 20, (100, 16), (5, 4)),
-        (1 << 22, (100, 10), (5, 5)),
+        (1 << 22, (100, 10), (4, 5)),
+        (1 << 22, (5, 5), (5, 5)),  # all of both
         (1 << 22, (8, 12), (4, 4)),
         (1 << 20, (7, 16), (1, 4)),
         (1 << 19, (100, 16), (5, 2)),  # too few threads would be left of larger ones

@@ -9,6 +9,7 @@ constexpr int64_t kFull = 1 << 17;  // threads that fill a GPU
 constexpr int64_t kBusy = 1 << 16;  // threads that keep one busy, of which each has several sums
 constexpr int64_t kTiled = 5 << 13;  // or a whole tile
 constexpr int kTiles = 128;         // of a block whose threads have tiles of sums
+constexpr int kMostOfTile = 20;     // sums, but where a thread has all of both axes
 // Registers of a thread with a tile of long sums, and of one with pairs of sums: where nobody says how
 // many there are, the compiler takes few, and reads for one step after the other.
 constexpr int kOfTiles = 128, kOfPairs = 64;
@@ -95,7 +96,8 @@ void choose_tile(Geometry& g, int64_t count, int64_t first, int64_t second) {
   for (const int rows : {1, 2, 3, 4, 5}) {
     for (const int columns : {1, 2, 3, 4, 5}) {
       const int sums = rows * columns, before = g.rows * g.columns;
-      const bool fits = first % rows == 0 && second % columns == 0 && count >= sums * kTiled;
+      const bool small = sums <= kMostOfTile || sums == first * second;
+      const bool fits = first % rows == 0 && second % columns == 0 && count >= sums * kTiled && small;
       const bool more = sums > before || (sums == before && rows + columns < g.rows + g.columns);
       if (fits && more) g.rows = rows, g.columns = columns;
     }
