@@ -16,8 +16,21 @@ from loma.backends.kernels.ir import as_statement
 from loma.backends.kernels.pairs import Output, Pairs
 from loma.backends.schedule.host import Either, PairsPass
 from loma.core import sizes
+from loma.core.bounds import ONE, ZERO, conjuncts
 from loma.core.effects import assigned
-from loma.core.ir import FLOAT, INT, Binary, Builtin, Expr, FloatConst, Index, IntConst, Select, Var
+from loma.core.ir import (
+    FLOAT,
+    INT,
+    Binary,
+    Builtin,
+    Expr,
+    FloatConst,
+    Index,
+    IntConst,
+    Select,
+    Var,
+    replace,
+)
 from loma.core.walk import free_variables, map_children, walk
 
 _POWER = "@power_of_two"
@@ -158,9 +171,26 @@ class PairsText(PassText):
         body.line(f"    loma::OfColumns{{[&]({column}) {{ return {self._values(reads)}; }},")
         body.line(f"        [&]([[maybe_unused]] const auto& read_, {column}) "
                   f"{{ return {self._values(values)}; }}}},")  # fmt: skip
-        for text, end in zip(sums, (",", ");"), strict=True):
+        columns = self._columns(pairs)
+        ends = (",", ");") if columns is None else (",", ",")
+        for text, end in zip(sums, ends, strict=True):
             body.line(f"    {text}{end}")
+        if columns is not None:
+            name = cpp_name(pairs.row.name)
+            low, high = (
+                f"[&]([[maybe_unused]] const int64_t {name}) -> int64_t {{ return {place}; }}"
+                for place in (c.item_text(self._int(each)) for each in columns)
+            )
+            body.line(f"    loma::Between{{{low}, {high}}});")
         return body
+
+    def _columns(self, pairs: Pairs) -> tuple[Expr, Expr] | None:
+        """From which column on, and below which one, weights of a row are not zero, if any sum says
+        so."""
+        first, *others = [_ends(_unscaled(o.weight)[1], pairs) for o in pairs.outputs]
+        if first == _all_columns(pairs) or any(other != first for other in others):
+            return None
+        return first
 
     def _values(self, values: Iterable[Expr]) -> str:
         texts = [c.item_text(self.value(each, FLOAT)) for each in values]
@@ -199,7 +229,7 @@ class PairsText(PassText):
             )
         )  # fmt: skip
         factor, weight = self._divided(body, output.weight)
-        weight = self._read(body, self._exponents(weight))
+        weight = self._read(body, self._exponents(_decided(weight, ())))
         self._weighs = True
         text = c.item_text(self.value(weight, FLOAT))
         self._weighs = False
@@ -210,22 +240,8 @@ class PairsText(PassText):
 
     def _divided(self, body: Writer, weight: Expr) -> tuple[str | None, Expr]:
         """Factors that follow from sizes alone, which the sum is multiplied with, and the rest."""
-        factor: Expr | None = None
-        while True:
-            match weight:
-                case Builtin("mul_no_nan", (one, rest)) | Binary("*", one, rest) if _sized(one):
-                    pass
-                case Binary("*", rest, one) if _sized(one):
-                    pass
-                case Binary("/", rest, bottom) if _sized(bottom):
-                    one = Binary("/", FloatConst(1.0), bottom, FLOAT)
-                case _:
-                    break
-            factor = one if factor is None else Binary("*", factor, one, FLOAT)
-            weight = rest
-        if factor is None:
-            return None, weight
-        return self.local(self._keep(body, factor)), weight
+        factor, rest = _unscaled(weight)
+        return None if factor is None else self.local(self._keep(body, factor)), rest
 
     def _exponents(self, expr: Expr) -> Expr:
         """Exponentials as powers of two, where what is subtracted can be kept in that form. No
@@ -273,15 +289,34 @@ class PairsText(PassText):
 
     def _read(self, body: Writer, expr: Expr) -> Expr:
         """The expression with what follows from the row or from the column alone read from what is
-        kept of these; choices keep what they choose from."""
+        kept of these; choices keep what they choose from, where that may not exist elsewhere."""
         is_plain = isinstance(expr, Var | FloatConst | IntConst) or self._is_steady(expr)
         if expr.type == FLOAT and self._is_kept(expr) and not is_plain:
             return self._value_of(body, expr)
+        if isinstance(expr, Select) and all(map(self._exists, (expr.then, expr.other))):
+            then, other = self._read(body, expr.then), self._read(body, expr.other)
+            return replace(expr, then=then, other=other)
         if isinstance(expr, Select | Index):
             return self._hoisted(body, expr)
         if expr.type != FLOAT or self._is_steady(expr):
             return self._hoisted(body, expr)
         return map_children(expr, lambda child: self._read(body, child))
+
+    def _exists(self, expr: Expr) -> bool:
+        """Whether all that is read exists for all rows and columns."""
+        pairs = self._pass.pairs
+        extents = {axis.name: axis.extent for axis in (*pairs.outer, pairs.row, pairs.column)}
+
+        def inside(read: Index) -> bool:
+            places = zip(read.subscripts, sizes.dims_of(read.tensor), strict=True)
+            return all(
+                isinstance(place, Var)
+                and place.name in extents
+                and sizes.equal(extents[place.name], dim) is True
+                for place, dim in places
+            )
+
+        return all(inside(node) for node in walk(expr) if isinstance(node, Index))
 
     def _is_kept(self, expr: Expr) -> bool:
         """Whether it follows from one of the row and the column at most."""
@@ -311,6 +346,69 @@ class PairsText(PassText):
             value = f"static_cast<loma::Narrow>(loma::narrowed({found}, real(0)))"
             return f"{head} {{ {target} = {value}; }}"
         return f"{head} {{ {c.text(self._place(output.target))} = {found}; }}"
+
+
+def _all_columns(pairs: Pairs) -> tuple[Expr, Expr]:
+    """All columns."""
+    return ZERO, pairs.column.extent
+
+
+def _ends(weight: Expr, pairs: Pairs) -> tuple[Expr, Expr]:
+    """The first column whose weight is not zero for a row, and behind the last one: what conditions
+    say that compare these."""
+    low, high = _all_columns(pairs)
+    while isinstance(weight, Select) and weight.other == FloatConst(0.0):
+        for condition in conjuncts(weight.cond):
+            match condition:
+                case Binary("<=" | "<" as op, left, right) if left.type == INT:
+                    pass
+                case Binary(">=" | ">" as op, right, left) if left.type == INT:
+                    pass
+                case _:
+                    continue
+            room = sizes.arith("-", right, left)  # not negative where it holds, or positive
+            form = sizes.affine(room, (pairs.row, pairs.column))
+            step = None if form is None else form[0].get(pairs.column.name)
+            if form is None or step is None or not _sized(room):
+                continue
+            way = sizes.constant(step)
+            rest = sizes.arith("-", room, sizes.product((step, Var(pairs.column.name, INT))))
+            strict = ONE if op in ("<", ">") else ZERO
+            if way == -1 and high == pairs.column.extent:
+                high = sizes.arith("+", sizes.arith("-", rest, strict), ONE)
+            elif way == 1 and low == ZERO:
+                low = sizes.arith("-", strict, rest)
+        weight = weight.then
+    return low, high
+
+
+def _unscaled(weight: Expr) -> tuple[Expr | None, Expr]:
+    """Factors that follow from sizes alone, and the rest."""
+    factor: Expr | None = None
+    while True:
+        match weight:
+            case Builtin("mul_no_nan", (one, rest)) | Binary("*", one, rest) if _sized(one):
+                pass
+            case Binary("*", rest, one) if _sized(one):
+                pass
+            case Binary("/", rest, bottom) if _sized(bottom):
+                one = Binary("/", FloatConst(1.0), bottom, FLOAT)
+            case _:
+                return factor, weight
+        factor = one if factor is None else Binary("*", factor, one, FLOAT)
+        weight = rest
+
+
+def _decided(expr: Expr, holds: tuple[Expr, ...]) -> Expr:
+    """The expression without choices by what holds where they stand."""
+    match expr:
+        case Select(cond, then, _) if cond in holds:
+            return _decided(then, holds)
+        case Select(cond, then, other):
+            then = _decided(then, (*holds, cond))
+            return replace(expr, then=then, other=_decided(other, holds))
+        case _:
+            return map_children(expr, lambda child: _decided(child, holds))
 
 
 def _sized(expr: Expr) -> bool:

@@ -82,6 +82,35 @@ struct PairPart {
   }
 };
 
+// Which columns have weights that are not zero: for row x those from low(x) on, below high(x).
+template <typename Low, typename High>
+struct Between {
+  Low low;
+  High high;
+};
+template <typename Low, typename High>
+Between(Low, High) -> Between<Low, High>;
+struct Everywhere {};
+
+// The tiles of the columns that some row of a block has, one at least. Of rows between two others the
+// columns begin and end between those of these.
+template <int kTile>
+struct PairTiles {
+  int first, count;
+
+  PairTiles(int64_t, int64_t, int columns, const Everywhere&)
+      : first(0), count((columns + kTile - 1) / kTile) {}
+  template <typename Low, typename High>
+  PairTiles(int64_t row, int64_t last, int columns, const Between<Low, High>& of) {
+    const int64_t all = columns, from = std::min<int64_t>(of.low(row), of.low(last));
+    const int64_t end = std::max<int64_t>(of.high(row), of.high(last));
+    const int64_t least = std::max<int64_t>(std::min<int64_t>(from, all - 1), 0);
+    const int64_t most = std::max<int64_t>(std::min<int64_t>(end, all), least + 1);
+    first = static_cast<int>(least / kTile);
+    count = static_cast<int>((most + kTile - 1) / kTile) - first;
+  }
+};
+
 // What is kept of the columns of a tile, in shared memory: [stage][value][column]. Threads from `first` on
 // read it.
 template <int kTile, typename Of>

@@ -48,25 +48,28 @@ inline void add_weighted(float (&sum)[length / 8][4], const uint32_t (&weights)[
 
 // p = own0[x] * streamed0[y] and q = own1[x] * streamed1[y].
 template <bool has_first, bool has_second, typename Rows, typename Columns, typename First,
-          typename Second>
+          typename Second, typename Which = Everywhere>
 inline void pairs(const PairPart& part, const Matrix& own0, const Matrix& streamed0,
                   const Matrix& own1, const Matrix& streamed1, const Rows& of_row,
-                  const Columns& of_column, const First& first, const Second& second) {
+                  const Columns& of_column, const First& first, const Second& second,
+                  const Which& which = {}) {
   LOMA_DYNAMIC_SHARED(shared);
   Narrow* const rows0 = reinterpret_cast<Narrow*>(shared);
   Narrow* const rows1 = rows0 + kPairRows * kPitch;
   Narrow* const tiles0 = rows1 + kPairRows * kValuePitch;
   Narrow* const tiles1 = tiles0 + kStages * kTile * kPitch;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int count = static_cast<int>(streamed0.rows), tiles = (count + kTile - 1) / kTile;
+  const int count = static_cast<int>(streamed0.rows);
   const int64_t last = std::min(part.row + kPairRows, own0.rows) - 1;
+  const PairTiles<kTile> tiles(part.row, last, count, which);
+  const int start = tiles.first * kTile;
   ColumnValues<kTile, Columns> values(tiles1 + kStages * kTile * kValuePitch, of_column, count, 0);
 
   if (has_first) fetch<kPairRows, kDepth>(rows0, own0, part.row);
   if (has_second) fetch<kPairRows, kWidth>(rows1, own1, part.row);
-  fetch<kTile, kDepth>(tiles0, streamed0, 0);
-  fetch<kTile, kWidth>(tiles1, streamed1, 0);
-  values.read(0);
+  fetch<kTile, kDepth>(tiles0, streamed0, start);
+  fetch<kTile, kWidth>(tiles1, streamed1, start);
+  values.read(start);
   values.store(0);
 
   Summed<kTile, kDepth, First> of_first;
@@ -81,9 +84,9 @@ inline void pairs(const PairPart& part, const Matrix& own0, const Matrix& stream
   copies_done();
   __syncthreads();
 
-  for (int tile = 0; tile < tiles; ++tile) {
-    const int from = tile * kTile, stage = tile % 2, next = 1 - stage;
-    if (tile + 1 < tiles) {
+  for (int tile = 0; tile < tiles.count; ++tile) {
+    const int from = start + tile * kTile, stage = tile % 2, next = 1 - stage;
+    if (tile + 1 < tiles.count) {
       fetch<kTile, kDepth>(tiles0 + next * kTile * kPitch, streamed0, from + kTile);
       fetch<kTile, kWidth>(tiles1 + next * kTile * kValuePitch, streamed1, from + kTile);
       values.read(from + kTile);

@@ -24,10 +24,11 @@ inline void fetch_slabs_by(int thread, Narrow* to, const Matrix& from, int64_t f
 
 // p = own0[x] * streamed0[y] and q = own1[x] * streamed1[y].
 template <bool has_first, bool has_second, typename Rows, typename Columns, typename First,
-          typename Second>
+          typename Second, typename Which = Everywhere>
 inline void pairs(const PairPart& part, const Matrix& own0, const Matrix& streamed0,
                   const Matrix& own1, const Matrix& streamed1, const Rows& of_row,
-                  const Columns& of_column, const First& first, const Second& second) {
+                  const Columns& of_column, const First& first, const Second& second,
+                  const Which& which = {}) {
   LOMA_DYNAMIC_SHARED(shared);
   // Rows of a group stay in registers where sums leave so many; more sums leave registers for products
   // with fewer rows of streamed matrices at a time, too.
@@ -39,8 +40,10 @@ inline void pairs(const PairPart& part, const Matrix& own0, const Matrix& stream
   Narrow* const tiles1 = tiles0 + kStages * kTile * kDepth;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), group = warp / 4;
-  const int count = static_cast<int>(streamed0.rows), tiles = (count + kTile - 1) / kTile;
+  const int count = static_cast<int>(streamed0.rows);
   const int64_t last = std::min(part.row + kPairRows, own0.rows) - 1;
+  const PairTiles<kTile> columns(part.row, last, count, which);
+  const int tiles = columns.count, start = columns.first * kTile;
   ColumnValues<kTile, Columns> values(tiles1 + kStages * kTile * kWidth, of_column, count,
                                       128 * kGroups);
 
@@ -68,10 +71,9 @@ inline void pairs(const PairPart& part, const Matrix& own0, const Matrix& stream
     for (int tile = 0; tile < tiles; ++tile) {
       const int stage = tile % kStages;
       if (tile >= kStages) empty[stage].wait(tile / kStages - 1);
-      fetch_slabs_by<kTile, kDepth, 128>(thread, tiles0 + stage * (kTile * kDepth), streamed0,
-                                         int64_t(tile) * kTile);
-      fetch_slabs_by<kTile, kWidth, 128>(thread, tiles1 + stage * (kTile * kWidth), streamed1,
-                                         int64_t(tile) * kTile);
+      const int64_t from = start + int64_t(tile) * kTile;
+      fetch_slabs_by<kTile, kDepth, 128>(thread, tiles0 + stage * (kTile * kDepth), streamed0, from);
+      fetch_slabs_by<kTile, kWidth, 128>(thread, tiles1 + stage * (kTile * kWidth), streamed1, from);
       copies_begun();
       if (tile > 0) {
         values.store((tile - 1) % kStages);
@@ -79,7 +81,7 @@ inline void pairs(const PairPart& part, const Matrix& own0, const Matrix& stream
         copies_shown();
         full[(tile - 1) % kStages].give();
       }
-      values.read(tile * kTile);
+      values.read(static_cast<int>(from));
     }
     values.store((tiles - 1) % kStages);
     copies_done();
@@ -144,7 +146,7 @@ inline void pairs(const PairPart& part, const Matrix& own0, const Matrix& stream
         if (lane == 0) empty[(tile - 1) % kStages].give();
       }
       weigh_tile<kTile>(of_first.weights, of_second.weights, p, q, first, second, xs, of_rows, values,
-                        tile % kStages, tile * kTile, count);
+                        tile % kStages, start + tile * kTile, count);
       settle(of_first.weights);
       settle(of_second.weights);
       if (tile + 1 < tiles) full[(tile + 1) % kStages].wait((tile + 1) / kStages);
