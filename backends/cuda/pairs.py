@@ -135,7 +135,7 @@ class PairsText(PassText):
             name = "power_of_two" if expr.name == _POWER else "exponential"
             return c.call(f"loma::{name}", self.value(expr.args[0], FLOAT))
         match expr:
-            case Builtin("mul_no_nan", (Builtin("exp" | "@power_of_two"), _)) if self._weighs:
+            case Builtin("mul_no_nan", (slope, _)) if self._weighs and _is_exponential(slope):
                 return c.call("products_.product", *(self.value(arg, FLOAT) for arg in expr.args))
         return super()._builtin(expr)
 
@@ -229,7 +229,7 @@ class PairsText(PassText):
             )
         )  # fmt: skip
         factor, weight = self._divided(body, output.weight)
-        weight = self._read(body, self._exponents(_decided(weight, ())))
+        weight = self._read(body, self._exponents(weight))
         self._weighs = True
         text = c.item_text(self.value(weight, FLOAT))
         self._weighs = False
@@ -294,8 +294,9 @@ class PairsText(PassText):
         if expr.type == FLOAT and self._is_kept(expr) and not is_plain:
             return self._value_of(body, expr)
         if isinstance(expr, Select) and all(map(self._exists, (expr.then, expr.other))):
+            # Both weights of a pair take the same exponential then, as no branch is around it.
             then, other = self._read(body, expr.then), self._read(body, expr.other)
-            return replace(expr, then=then, other=other)
+            return replace(expr, then=then, other=other, eager=True)
         if isinstance(expr, Select | Index):
             return self._hoisted(body, expr)
         if expr.type != FLOAT or self._is_steady(expr):
@@ -399,16 +400,15 @@ def _unscaled(weight: Expr) -> tuple[Expr | None, Expr]:
         weight = rest
 
 
-def _decided(expr: Expr, holds: tuple[Expr, ...]) -> Expr:
-    """The expression without choices by what holds where they stand."""
+def _is_exponential(expr: Expr) -> bool:
+    """Whether a number is an exponential, or zero."""
     match expr:
-        case Select(cond, then, _) if cond in holds:
-            return _decided(then, holds)
-        case Select(cond, then, other):
-            then = _decided(then, (*holds, cond))
-            return replace(expr, then=then, other=_decided(other, holds))
+        case Builtin("exp" | "@power_of_two"):
+            return True
+        case Select(_, then, FloatConst(0.0)):
+            return _is_exponential(then)
         case _:
-            return map_children(expr, lambda child: _decided(child, holds))
+            return False
 
 
 def _sized(expr: Expr) -> bool:

@@ -72,6 +72,23 @@ def window(
     return softmax(s, 1) @ v
 
 
+def band(
+    q : In[Tensor[B, T, D]], k : In[Tensor[B, T, D]], v : In[Tensor[B, T, D]], W : In[int],
+) -> Tensor[B, T, D]:
+    s : Tensor[B, T, T]
+    m : Tensor[B, T]
+    e : Tensor[B, T, T]
+    z : Tensor[B, T]
+    y : Tensor[B, T, D]
+    s[b, t, j] = sum(q[b, t, d] * k[b, j, d] for d in D) / sqrt(D)
+    m[b, t] = max(s[b, t, j] for j in range(t + 1))
+    e[b, t, j] = exp(s[b, t, j] - m[b, t]) if j <= t and j > t - W else 0.0
+    z[b, t] += e[b, t, j]
+    y[b, t, d] += e[b, t, j] * v[b, j, d]
+    y[b, t, d] = y[b, t, d] / z[b, t]
+    return y
+
+
 def padded(
     q : In[Tensor[B, T, D]], k : In[Tensor[B, S, D]], v : In[Tensor[B, S, D]],
     seen : In[BoolTensor[B, S]], far : In[float],
@@ -365,6 +382,19 @@ def test_gradients(
     shapes = ((b, t, d), (b, s, d), (b, s, e))
     check_gradients(module, "plain", *(narrow(*shape, dtype=dtype) for shape in shapes))
     assert "plain" in recorded.pairs
+
+
+def test_gradients_of_a_band(recorded: Recorded, module: loma.LomaModule) -> None:
+    """Tiles of columns that a mask leaves out on either side are none of a pass."""
+    check_gradients(module, "band", *(narrow(1, 150, 32) for _ in range(3)), 40)
+    assert "band" in recorded.pairs
+    text = pipeline.stage_text(PROGRAM, "source", "band__backward", device="cuda")
+    of_queries, of_keys = (line for line in text.splitlines() if "loma::Between{" in line)
+    assert re.findall("return (.*?);", of_queries) == ["t - W + 1", "t + 1"]
+    assert re.findall("return (.*?);", of_keys) == ["j", "W + j"]
+    weights = [line for line in text.splitlines() if "loma::Weighted{" in line]
+    assert len(weights) == 3
+    assert not any("_data_[" in line for line in weights)  # kept of rows and columns
 
 
 def test_dtypes_of_backward_parts() -> None:

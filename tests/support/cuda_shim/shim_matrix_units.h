@@ -236,9 +236,10 @@ inline void fewer_registers() {}
 template <int count>
 inline void more_registers() {}
 struct Signal {
-  int count, left, phase;
+  short count, left;  // 8 bytes in all, as on the device
+  int phase;
 
-  void begin(int of) { count = left = of, phase = 0; }
+  void begin(int of) { count = left = static_cast<short>(of), phase = 0; }
   void give() {
     if (--left == 0) left = count, ++phase;
   }
