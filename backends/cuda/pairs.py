@@ -142,7 +142,9 @@ class PairsText(PassText):
     def kernel(self) -> Writer:
         pairs, body = self._pass.pairs, Writer(1)
         rows = c.item_text(self._int(pairs.row.extent))
-        body.line(f"const loma::PairPart part_(grid_, {rows});")
+        columns = self._columns(pairs)
+        back = "" if columns is None or not _grows(columns, pairs) else ", /*back=*/true"
+        body.line(f"const loma::PairPart part_(grid_, {rows}{back});")
         self._write_outer(body, pairs.outer)
         operands: list[str] = []
         for k, stream in enumerate(pairs.streams):
@@ -171,7 +173,6 @@ class PairsText(PassText):
         body.line(f"    loma::OfColumns{{[&]({column}) {{ return {self._values(reads)}; }},")
         body.line(f"        [&]([[maybe_unused]] const auto& read_, {column}) "
                   f"{{ return {self._values(values)}; }}}},")  # fmt: skip
-        columns = self._columns(pairs)
         ends = (",", ");") if columns is None else (",", ",")
         for text, end in zip(sums, ends, strict=True):
             body.line(f"    {text}{end}")
@@ -381,6 +382,13 @@ def _ends(weight: Expr, pairs: Pairs) -> tuple[Expr, Expr]:
                 low = sizes.arith("-", strict, rest)
         weight = weight.then
     return low, high
+
+
+def _grows(columns: tuple[Expr, Expr], pairs: Pairs) -> bool:
+    """Whether later rows have more columns."""
+    form = sizes.affine(sizes.arith("-", columns[1], columns[0]), (pairs.row,))
+    step = None if form is None else form[0].get(pairs.row.name)
+    return step is not None and (sizes.constant(step) or 0) > 0
 
 
 def _unscaled(weight: Expr) -> tuple[Expr | None, Expr]:

@@ -392,6 +392,12 @@ def test_gradients_of_a_band(recorded: Recorded, module: loma.LomaModule) -> Non
     of_queries, of_keys = (line for line in text.splitlines() if "loma::Between{" in line)
     assert re.findall("return (.*?);", of_queries) == ["t - W + 1", "t + 1"]
     assert re.findall("return (.*?);", of_keys) == ["j", "W + j"]
+    assert "/*back=*/true" not in text  # all rows have as many
+    causal = PROGRAM.replace(" and j > t - W else 0.0", " else 0.0")
+    text = pipeline.stage_text(causal, "source", "band__backward", device="cuda")
+    assert (
+        text.count("part_(grid_, T, /*back=*/true)") == 1
+    )  # of queries, of which the last have most
     weights = [line for line in text.splitlines() if "loma::Weighted{" in line]
     assert len(weights) == 3
     assert not any("_data_[" in line for line in weights)  # kept of rows and columns

@@ -72,13 +72,15 @@ constexpr int kPairRows = kGroupRows * kGroups;
 constexpr int kPairRows = 16 * kWarps;  // of a block: a sixteen for each warp
 #endif
 
+// `back`: the last rows have most columns, and begin first.
 struct PairPart {
   int64_t outer, row;
 
-  PairPart(const Grid&, int64_t rows) {
+  PairPart(const Grid&, int64_t rows, bool back = false) {
     const int64_t parts = (rows + kPairRows - 1) / kPairRows;
     outer = quotient(blockIdx.x, parts);
-    row = (int64_t(blockIdx.x) - outer * parts) * kPairRows;
+    const int64_t own = int64_t(blockIdx.x) - outer * parts;
+    row = (back ? parts - 1 - own : own) * kPairRows;
   }
 };
 
