@@ -365,7 +365,11 @@ class _Host:
             del self.env[name]
 
     def takes(self, within: Launch) -> bool:
-        """Whether a kernel with inner loops runs: if each has something to do, perhaps."""
+        """Whether a kernel with inner loops runs: if one of them is got to, and each has something
+        to do, perhaps."""
+        reached = [all(map(self.whole, node.inner.under)) for node in within.loops]
+        if not any(reached):
+            return False
         some = [
             self.whole(extent) > 0
             for node in within.loops
