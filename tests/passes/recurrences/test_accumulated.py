@@ -112,6 +112,57 @@ for t in range(T):
 )  # fmt: skip
 
 
+# Statements of a function, whose numbers are floats; how many loops of rounds are left
+ALONE: tuple[tuple[str, str, bool], ...] = (
+    ("total", """
+total : float = 0.0
+for t in range(T):
+    total += w[t]
+    v[t] = tanh(total * w[0])
+""", False),
+    ("read_behind", """
+total : float = 2.0
+for t in range(T):
+    share : float = w[t] * w[t]
+    v[t] = total + share
+    total = total - share
+total = total * total
+v[t] = v[t] * total
+""", False),
+    ("greatest", """
+m : float = -0.5
+for t in range(T):
+    m = max(m, w[t])
+    v[t] = m * w[t]
+""", False),
+    ("starts_elsewhere", """
+p : float = sum(w[t] for t in T)
+for t in reversed(range(T)):
+    v[t] = p * w[t]
+    p *= w[t] + 1.5
+""", False),
+    ("least_of_sums", """
+s : float = 0.0
+for t in range(T):
+    s = max(s + w[t], 0.0)
+    v[t] = s
+""", True),
+    ("of_a_count", """
+k : int = 0
+s : float = 0.0
+for t in range(T):
+    k += 2
+    s += w[t] * k
+    v[t] = s
+""", True),
+)  # fmt: skip
+
+
+def _alone(body: str) -> str:
+    lines = "".join(f"    {line}\n" for line in body.strip("\n").split("\n"))
+    return f"def f(w : In[Tensor[T]]) -> Tensor[T]:\n    v : Tensor[T]\n{lines}    return v\n"
+
+
 def _text(body: str) -> str:
     lines = "".join(f"        {line}\n" for line in body.strip("\n").split("\n"))
     return HEAD + lines + "    return y, o, z\n"
@@ -150,3 +201,22 @@ def test_derivatives(case: tuple[str, str, bool]) -> None:
         point = Point(case[0], text, "f", tuple(map(torch.tensor, args)))
         compare(point, Changed(text, verified(passes.canonical_form)))
         compare(point, Changed(text, verified(passes.optimise)))
+
+
+@pytest.mark.parametrize("case", ALONE, ids=lambda case: case[0])
+def test_numbers_of_a_function(case: tuple[str, str, bool]) -> None:
+    text = _alone(case[1])
+    before = parse(text)
+    shown = print_function(accumulated(before).function("f"))
+    assert ("    for " in shown) == case[2], shown
+    for size in (0, 1, 6, 40):
+        w = np.random.default_rng(size).uniform(-1.0, 1.0, size)
+        for change in (accumulated, passes.optimise):
+            if size == 0 and case[0] in ("total", "greatest"):
+                continue  # there is no w[0], but for no element
+            (found,) = Interpreter(verified(change)(before)).call("f", w)
+            (right,) = Interpreter(before).call("f", w)
+            np.testing.assert_allclose(found, right, rtol=1e-12, atol=1e-14)
+    point = Point(case[0], with_derivative(text), "f", (torch.linspace(-0.7, 0.9, 7).double(),))
+    for derived in (passes.canonical_form, passes.optimise):
+        compare(point, Changed(point.text, verified(derived)))

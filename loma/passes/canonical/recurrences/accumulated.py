@@ -18,8 +18,8 @@ from loma.core import builder as b, sizes
 from loma.core.bounds import ONE
 from loma.core.effects import written
 from loma.core.ir import (
-    INT, Axis, Binary, Builtin, Declare, Expr, FloatConst, For, Function, Index, IndexAssign,
-    Module, Reduce, ReduceKind, Stmt, TensorType, Unary, Var,
+    FLOAT, INT, Assign, Axis, Binary, Builtin, Declare, Expr, FloatConst, For, Function, Index,
+    IndexAssign, IntConst, Module, Reduce, ReduceKind, Stmt, TensorType, Unary, Var,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.sizes import arith
@@ -34,6 +34,7 @@ from loma.passes.canonical.recurrences.distribution import (
 from loma.passes.liveness import covers, set_first
 
 Block = tuple[Stmt, ...]
+_ONE_ELEMENT = TensorType((IntConst(1),), "float")
 _EXTREMES: dict[str, ReduceKind] = {"max": "max", "min": "min"}
 
 
@@ -74,23 +75,58 @@ class _Accumulated(LeavingLoops):
             self._before += self._loops(stmt) if isinstance(stmt, For) else [stmt]
         if not self._made:
             return function
-        body = (*self._made, *map(self._declaration, self._before))
+        body = tuple(map(self._declaration, (*self._made, *self._before)))
         new = without_loops(replace(function, body=body))
         # Not where something else carries numbers from round to round.
         return new if number_of_loops(new) < number_of_loops(function) else function
 
     def _loops(self, loop: For) -> list[Stmt]:
+        """The loop, and what stands behind it."""
         if not sizes.keeps_value(loop.extent, self._changed):
             return [loop]
-        simple = all(isinstance(stmt, IndexAssign) and isinstance(stmt.target, Index)
-                     for stmt in loop.body)  # fmt: skip
-        before, behind = list[Stmt](), list[Stmt]()
+        declared, first, whole = len(self._made), len(self._before), loop
+        before, loop, behind = self._with_elements(loop)
+        self._before += before
+        self._behind = (*behind, *self._behind)
+        simple = all(
+            isinstance(stmt, IndexAssign) and isinstance(stmt.target, Index) for stmt in loop.body
+        )
+        leaves = False
         while simple and (found := self._found(loop)) is not None:
-            update, front = found
-            made, loop, last = self._apart(loop, update, front)
-            before += made
+            leaves = True
+            made, loop, last = self._apart(loop, *found)
+            self._before += made
             behind = [*last, *behind]
-        return [*before, loop, *behind]
+        if leaves:
+            return [loop, *behind]
+        del self._made[declared:], self._before[first:]
+        return [whole]
+
+    def _with_elements(self, loop: For) -> tuple[list[Stmt], For, list[Stmt]]:
+        """The loop with tensors of one element for the numbers that it gives values, what these are
+        before it, and what the numbers are behind it."""
+        before, behind, body = list[Stmt](), list[Stmt](), loop.body
+        changed = [stmt.target for stmt in body if isinstance(stmt, Assign)]
+        for number in dict.fromkeys(changed):
+            if not isinstance(number, Var) or number.type != FLOAT:
+                return [], loop, []
+            name = number.name
+            tensor = Var(self._names.fresh(f"_{name.lstrip('_')}"), _ONE_ELEMENT)
+            element = Index(tensor, (IntConst(0),), FLOAT)
+            self._made.append(Declare(tensor, None))
+            self._declared[tensor.name] = tensor
+            if not set_first(name, body):
+                stands = [stmt for stmt in self._before if name in mentioned_names((stmt,))]
+                start: Expr = number
+                match stands[-1] if stands else None:
+                    case Declare(_, FloatConst() as value) | Assign(_, "=", FloatConst() as value):
+                        start = value
+                before.append(IndexAssign(element, "=", start, (), loop.span))
+            if name in mentioned_names(self._behind):
+                behind.append(Assign(number, "=", element, loop.span))
+            body = tuple(_of_element(stmt, number, element) for stmt in body)
+            self._mentions[tensor.name] = mentions((*before, *body, *behind))[tensor.name]
+        return before, replace(loop, body=body), behind
 
     # ------------------------------------------------------------------- what can leave
 
@@ -242,6 +278,13 @@ class _Accumulated(LeavingLoops):
             place = arith("+", first, place)
         body = sizes.simple_subscripts(substitute(new, {loop.counter: place}))
         return Reduce(kind, body, (Axis(axis, extent),), new.type)
+
+
+def _of_element(stmt: Stmt, number: Var, element: Index) -> Stmt:
+    """The statement with an element for a number."""
+    if isinstance(stmt, Assign) and stmt.target == number:
+        stmt = IndexAssign(element, stmt.op, stmt.value, (), stmt.span)
+    return map_expressions(stmt, lambda expr: substitute(expr, {number.name: element}))
 
 
 def _own_axes(stmt: IndexAssign) -> tuple[Axis, ...]:
