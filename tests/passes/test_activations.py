@@ -48,6 +48,7 @@ for i in range(N):
             s += -x[i, j]
         y[i, j] = s * 2.0
 """, "softplus(-x[i, j]) * 2.0"),
+    ("undone", "s = exp(0.5 * x)\ny[i, j] = log(s[i, j])", "0.5 * x[i, j]"),
     ("power", "y[i, j] = (1.0 + x[i, j] ** 2) ** 0.75", "pow(1.0 + x[i, j] ** 2, 0.75)"),
     ("logarithm", "y[i, j] = log(1.0 + exp(2.0 * x[i, j]))", "softplus(2.0 * x[i, j])"),
     ("precise_logarithm", "y[i, j] = log1p(exp(x[i, j]))", "softplus(x[i, j])"),

@@ -6,9 +6,9 @@ softmax that it is, without a second exponential. So is the exponential times ``
 maximum makes ``z`` a number from 1 to the size of D, or NaN, and so is all of that row then in each
 form. The logarithm of such a share is ``x[n, d] - m[n] - log(z[n])``, which is finite also where
 the share is too small for a number other than 0; so is ``log(sigmoid(x))``, which is
-``-softplus(-x)``. ``logsumexp`` takes 0 for a maximum that is not
-finite; in a row with an infinity, whose own value is NaN, a number whose exponential is infinite
-becomes NaN, too, instead of 0.
+``-softplus(-x)``, and ``log(exp(x))``, which is ``x``. ``logsumexp`` takes 0 for a maximum that is
+not finite; in a row with an infinity, whose own value is NaN, a number whose exponential is
+infinite becomes NaN, too, instead of 0.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ def _expr(expr: Expr, scope: dict[str, Axis], values: Values) -> Expr:
                 if values.is_normaliser(total, values.terms(own), scope):
                     return Binary("/", factor, total, FLOAT)
         case Builtin("log", (share,)):
+            if (own := values.exponent(share)) is not None:
+                return own
             if (parts := values.share(share, scope)) is not None:
                 power, total = parts
                 return b.binary("-", power, Builtin("log", (total,), FLOAT))
