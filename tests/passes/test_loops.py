@@ -415,3 +415,13 @@ def test_calls_with_numbers_are_inlined(case: str) -> None:
     point = Point("call", text, "f", (torch.randn(3, 2, dtype=torch.float64),))
     for change in (canonical.inline, passes.canonical_form, passes.optimise):
         compare(point, Changed(text, verified(change)))
+
+
+def test_a_callee_may_have_an_index_of_the_name_of_a_counter() -> None:
+    twice = "def twice(x : In[Tensor[N]]) -> Tensor[N]:\n    y : Tensor[N]\n    y[i] = 2.0 * x[i]\n"
+    twice += "    return y\n"
+    body = "y[j] = x[j]\nfor i in range(3):\n    y = twice(y)"
+    text = with_derivative(f"{twice}\n{program('x : In[Tensor[N]]', 'N', body)}")
+    point = Point("call", text, "f", (torch.randn(4, dtype=torch.float64),))
+    for change in (canonical.inline, passes.canonical_form, passes.optimise):
+        compare(point, Changed(text, verified(change)))

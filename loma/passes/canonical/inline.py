@@ -50,7 +50,7 @@ class _Inlining:
         self._names = Names(names_of(caller))
         self._known = {param.name for param in caller.params}  # declared so far
         self._sizes = set(size_variables(caller))
-        self._taken = {*self._known, *self._sizes, *written(caller.body)}
+        self._taken = {*self._known, *self._sizes, *written(caller.body), *counters(caller.body)}
         self._changed = _changed(caller, functions)
         self._size = sum(1 for _ in statements(caller.body))
         self._moving = written(caller.body) | counters(caller.body)
