@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loma.backends.lowering.cells import cell
 from loma.backends.lowering.plan import own_elements, reads_target, target_axes
+from loma.backends.schedule.access import cell
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.ir import (
     OF_TILES, QUOTIENT, REMAINDER, AllReduce, If, Kind, Let, Loop, Node, Parallel, builtin,

@@ -6,8 +6,8 @@ names, of the dimensions that the proof lacks; the runtime looks whether two are
 
 from __future__ import annotations
 
-from loma.backends.lowering.cells import cell
 from loma.backends.lowering.index_statements import index_statement
+from loma.backends.schedule.access import cell
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.host import CheckOnce, HostNode
 from loma.core.distinct import Part, unproved

@@ -17,9 +17,10 @@ from loma.passes import serial
 
 def is_serial(loop: For | While, module: Module, machine: Target) -> bool:
     """Whether all that the loop does is to write single elements and scalars, none of which a
-    library computes."""
+    library computes. Where a device has loops of its own, it has those of scalars alone from
+    elsewhere (:mod:`loma.passes.device`)."""
     on_tensors = frozenset(f.name for f in module.functions if is_tensor_function(f))
-    return serial.is_serial(loop, on_tensors) and not any(
+    return serial.is_serial(loop, on_tensors, not machine.teams) and not any(
         isinstance(stmt, IndexAssign) and library_call(stmt, machine)
         for stmt in statements(loop.body)
     )

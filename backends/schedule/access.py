@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from loma.backends.schedule.marks import EXISTS
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.ir import (
     INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, Op, Reduce, Select, Var, ZeroPad,
 )  # fmt: skip
@@ -246,3 +246,20 @@ def score(axis: str, accesses: Sequence[Access]) -> int:
         not access.is_loose_in(axis) and sizes.constant(access.coefficient(axis)) in (0, 1)
         for access in accesses
     )
+
+
+def cell(subscripts: list[tuple[Expr, Expr]]) -> Expr:
+    """The number of an element among those of some dimensions, by subscripts and sizes; none of
+    them where a subscript is outside, which the statement itself reports."""
+    (cell, dim), *rest = subscripts
+    if not rest:
+        return cell
+    inside = _inside(cell, dim)
+    for subscript, size in rest:
+        cell = b.add(b.mul(cell, size), subscript)
+        inside = b.binary("and", inside, _inside(subscript, size))
+    return Select(inside, cell, IntConst(-1), INT)
+
+
+def _inside(subscript: Expr, size: Expr) -> Expr:
+    return b.binary("and", b.binary(">=", subscript, IntConst(0)), b.binary("<", subscript, size))

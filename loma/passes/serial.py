@@ -14,15 +14,17 @@ from loma.core.ir import (
 from loma.core.walk import expressions, statements, subscript_variables, walk
 
 
-def is_serial(loop: For | While, tensor_functions: frozenset[str]) -> bool:
+def is_serial(loop: For | While, tensor_functions: frozenset[str], reads: bool = False) -> bool:
     """Whether all that the loop does is to write single elements, some at least, and scalars. Their
-    values may be sums."""
+    values may be sums. ``reads``: elements that scalars are made of do as well."""
     inside = list(statements(loop.body))
     if isinstance(loop, While):
         inside.append(loop)  # whose condition is computed in each round
-    return any(isinstance(stmt, IndexAssign) for stmt in inside) and all(
-        _is_single(stmt, tensor_functions) for stmt in inside
-    )
+    some = any(isinstance(stmt, IndexAssign) for stmt in inside)
+    if reads and not some:
+        parts = (node for stmt in inside for expr in expressions(stmt) for node in walk(expr))
+        some = any(isinstance(node, Index) for node in parts)
+    return some and all(_is_single(stmt, tensor_functions) for stmt in inside)
 
 
 def _is_single(stmt: Stmt, tensor_functions: frozenset[str]) -> bool:

@@ -68,6 +68,12 @@ for t in range(T):
     y[n, t] = s * w
     p *= 0.5 + x[n, t] * x[n, t]
 """, False),
+    ("product", """
+p : float = 2.0
+for t in range(T):
+    p *= x[n, t] + 0.5
+z[n] = p
+""", False),
     ("greatest", """
 m : float = -1.0
 for t in range(T):
@@ -140,6 +146,12 @@ p : float = sum(w[t] for t in T)
 for t in reversed(range(T)):
     v[t] = p * w[t]
     p *= w[t] + 1.5
+""", False),
+    ("product", """
+p : float = 1.5
+for t in range(T):
+    p *= 1.0 + w[t] * w[t]
+v[t] = p * w[t]
 """, False),
     ("least_of_sums", """
 s : float = 0.0

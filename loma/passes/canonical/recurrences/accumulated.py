@@ -63,6 +63,7 @@ class _Accumulated(LeavingLoops):
         super().__init__(function)
         self._names = Names(names_of(function))
         self._made: list[Stmt] = []  # declarations
+        self._changes = False
         self._before: list[Stmt] = []  # what stands in front of the loop at hand, and behind it
         self._behind: Block = ()
 
@@ -73,7 +74,7 @@ class _Accumulated(LeavingLoops):
         for k, stmt in enumerate(function.body):
             self._behind = function.body[k + 1 :]
             self._before += self._loops(stmt) if isinstance(stmt, For) else [stmt]
-        if not self._made:
+        if not self._changes:
             return function
         body = tuple(map(self._declaration, (*self._made, *self._before)))
         new = without_loops(replace(function, body=body))
@@ -93,12 +94,12 @@ class _Accumulated(LeavingLoops):
         )
         leaves = False
         while simple and (found := self._found(loop)) is not None:
-            leaves = True
+            leaves = self._changes = True
             made, loop, last = self._apart(loop, *found)
             self._before += made
             behind = [*last, *behind]
         if leaves:
-            return [loop, *behind]
+            return [loop, *behind] if loop.body else behind
         del self._made[declared:], self._before[first:]
         return [whole]
 
@@ -144,8 +145,7 @@ class _Accumulated(LeavingLoops):
             return None
         name = stmt.element.tensor.name
         others = [other for k, other in enumerate(loop.body) if k != position]
-        read = any(name in mentioned_names((other,)) for other in others)
-        alone = read and not any(name in written((other,)) for other in others)
+        alone = not any(name in written((other,)) for other in others)
         own = name in self._declared and name not in self._wider
         if not (alone and own and is_elementwise(name, loop.body)):
             return None
@@ -154,6 +154,9 @@ class _Accumulated(LeavingLoops):
             return None
         found = _reduced(stmt)
         if found is None or name in free_variables(found[1]):
+            return None
+        read = any(name in mentioned_names((other,)) for other in others)
+        if not read and found[0] != "prod":  # what becomes of others is known without
             return None
         if found[0] in _EXTREMES:  # of no rounds there is none
             early = any(name in mentioned_names((other,)) for other in loop.body[:position])
