@@ -126,7 +126,7 @@ def test_what_stays_in_one_piece(name: str) -> None:
     assert passes.interleaving(module) == module
 
 
-FOURS = (
+FOURS: tuple[str, ...] = (
     """
 y[n, 2 * i, 2 * j] = x[4 * n, i, j]
 y[n, 2 * i, 2 * j + 1] = x[4 * n + 1, i, j]
@@ -138,6 +138,17 @@ y[n, 2 * i, 2 * j] = x[4 * n, i, j]
 y[n, 2 * i + 1, 2 * j] = x[4 * n + 2, i, j]
 y[n, 2 * i + 1, 2 * j + 1] = x[4 * n + 3, i, j]
 y[n, 2 * i, 2 * j + 1] = x[4 * n + 1, i, j]
+""",
+)
+FOURS += (
+    "y[n, i, j] = x[4 * n + 2 * (i % 2) + j % 2, i // 2, j // 2]",
+    """
+for n in range(N):
+    for i in range(H):
+        for j in range(W):
+            for p in range(2):
+                for q in range(2):
+                    y[n, 2 * i + p, 2 * j + q] = x[4 * n + 2 * p + q, i, j]
 """,
 )
 

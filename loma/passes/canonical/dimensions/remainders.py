@@ -8,7 +8,8 @@ with 2 * D values of i is
     y[t, 2 * i] = x[t, 2 * i] * c[i] + -x[t, 2 * i + 1] * s[i]
     y[t, 2 * i + 1] = x[t, 2 * i + 1] * c[i] + x[t, 2 * i] * s[i]
 
-with D of them: no condition, no division, and adjoints that need none either.
+with D of them: no condition, no division, and adjoints that need none either. So is one that stands
+nowhere but in its quotient and its remainder by a small number, as where pixels are shuffled.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def remainders(module: Module) -> Module:
         def statement(stmt: Stmt) -> tuple[Stmt, ...]:
             if not isinstance(stmt, IndexAssign):
                 return (map_blocks(stmt, block),)
-            return _apart(stmt, is_size) or (stmt,)
+            parts = _apart(stmt, is_size)
+            return (stmt,) if parts is None else block(parts)
 
         return replace(function, body=block(function.body))
 
@@ -77,7 +79,7 @@ def _apart(stmt: IndexAssign, is_size: IsSize) -> tuple[Stmt, ...] | None:
 
 
 def _asked(value: Expr, index: str) -> int | None:
-    """By what an index is divided in a condition on the remainder alone."""
+    """By what an index is divided in a condition on the remainder alone, or wherever it stands."""
     for node in walk(value):
         if not isinstance(node, Select):
             continue
@@ -89,7 +91,19 @@ def _asked(value: Expr, index: str) -> int | None:
                     return count
                 case _:
                     continue
-    return None
+    return _always(value, index)
+
+
+def _always(value: Expr, index: str) -> int | None:
+    """The number by which an index is divided wherever it stands, with its remainder somewhere."""
+    parts = [node for node in walk(value) if isinstance(node, Binary) and node.op in ("//", "%")]
+    own = [part for part in parts if part.left == Var(index, INT)]
+    numbers = {part.right.value for part in own if isinstance(part.right, IntConst)}
+    alone = sum(isinstance(node, Var) and node.name == index for node in walk(value))
+    if len(numbers) != 1 or alone != len(own) or all(part.op == "//" for part in own):
+        return None
+    (count,) = numbers
+    return count if 1 < count <= MOST else None
 
 
 def _divided(extent: Expr, count: int) -> Expr | None:
