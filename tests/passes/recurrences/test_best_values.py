@@ -83,3 +83,16 @@ def test_values(case: tuple[str, str, bool]) -> None:
             continue
         (right,), (found,) = (Interpreter(module).call("f", x) for module in (before, after))
         np.testing.assert_array_equal(found, right)
+
+
+def test_the_best_of_a_window_is_written_out() -> None:
+    """So elements of a row lie in lanes, where a reduction of a few values would stand alone."""
+    before = parse(
+        "def f(x : In[Tensor[N, 2 * M]]) -> Tensor[N, M]:\n    y : Tensor[N, M]\n"
+        "    for n in range(N):\n        for k in range(M):\n            m : float = x[n, 2 * k]\n"
+        "            for q in range(2):\n                if x[n, 2 * k + q] > m:\n"
+        "                    m = x[n, 2 * k + q]\n            y[n, k] = m\n    return y\n"
+    )
+    shown = print_function(passes.optimise(passes.canonical_form(before)).function("f"))
+    assert " for q" not in shown
+    assert shown.count("max(") == 1

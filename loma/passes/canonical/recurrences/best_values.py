@@ -10,7 +10,10 @@ is looked up.
 
 from __future__ import annotations
 
-from loma.core import sizes
+from functools import partial, reduce
+
+from loma.core import builder as b, sizes
+from loma.core.axes import terms_of
 from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, INT, Binary, Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Reduce,
@@ -71,8 +74,9 @@ def _with_value(
     return None
 
 
-def _extreme(place: IndexAssign, reader: IndexAssign) -> Reduce | None:
-    """The value of a statement as an extreme of what the other one has the position of."""
+def _extreme(place: IndexAssign, reader: IndexAssign) -> Expr | None:
+    """The value of a statement as an extreme of what the other one has the position of, written out
+    if that is of a few values, each of which is beside the first."""
     whole = place.value
     assert isinstance(whole, Reduce)
     name = place.element.tensor.name
@@ -108,7 +112,9 @@ def _extreme(place: IndexAssign, reader: IndexAssign) -> Reduce | None:
     if name in free_variables(value) or not (value == body or _is_chosen(value, body, whole)):
         return None
     kind: ReduceKind = "max" if whole.kind == "argmax" else "min"
-    return Reduce(kind, body, whole.axes, FLOAT, reader.span)
+    extreme = Reduce(kind, body, whole.axes, FLOAT, reader.span)
+    terms = terms_of(extreme, reader.axes) if isinstance(body, Select) else []
+    return reduce(partial(b.combined, kind), terms) if terms else extreme
 
 
 def _is_chosen(value: Expr, body: Expr, whole: Reduce) -> bool:
