@@ -159,6 +159,12 @@ for t in range(T):
     s = max(s + w[t], 0.0)
     v[t] = s
 """, True),
+    ("outer_product", """
+s : Tensor[T, T]
+for t in range(T):
+    s[i, j] += w[i] * w[j] * w[t]
+    v[t] = sum(s[t, j] for j in T)
+""", True),
     ("of_a_count", """
 k : int = 0
 s : float = 0.0

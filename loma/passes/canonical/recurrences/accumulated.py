@@ -19,7 +19,7 @@ from loma.core.bounds import ONE
 from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Binary, Builtin, Declare, Expr, FloatConst, For, Function, Index,
-    IndexAssign, IntConst, Module, Reduce, ReduceKind, Stmt, TensorType, Unary, Var,
+    IndexAssign, IntConst, Module, Reduce, ReduceKind, Stmt, TensorType, Unary, Var, Zero,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.sizes import arith
@@ -163,7 +163,8 @@ class _Accumulated(LeavingLoops):
             if early or name in mentioned_names(self._behind):
                 return None
         target = replace(stmt, value=found[1], op="=", axes=_own_axes(stmt))
-        return _Update(position, stmt, *found) if covers(target) else None
+        fits = not read or _takes_no_more(place.tensor, loop)
+        return _Update(position, stmt, *found) if fits and covers(target) else None
 
     def _front(self, update: _Update, loop: For) -> tuple[int, ...] | None:
         """The positions of the statements that make what a round reduces; None where these need
@@ -245,7 +246,7 @@ class _Accumulated(LeavingLoops):
         match stands[-1] if stands else None:
             case IndexAssign(Index(Var(own)), "=", FloatConst() as value) as stmt:
                 start = value if own == name and covers(stmt) else element
-            case Declare(Var(own), None) if own == name:
+            case Declare(Var(own), None) | Zero(Var(own)) if own == name:
                 start = FloatConst(0.0)
             case _:
                 pass
@@ -281,6 +282,33 @@ class _Accumulated(LeavingLoops):
             place = arith("+", first, place)
         body = sizes.simple_subscripts(substitute(new, {loop.counter: place}))
         return Reduce(kind, body, (Axis(axis, extent),), new.type)
+
+
+def _takes_no_more(tensor: Var, loop: For) -> bool:
+    """Whether a tensor for all rounds has no more elements than one that the loop reads or writes:
+    that of a state which is an outer product would have, and the loop keeps one at a time."""
+    dims = [dim for dim in sizes.dims_of(tensor) if dim != IntConst(1)]
+    reads = (
+        node
+        for node in nodes(loop.body)
+        if isinstance(node, Index) and isinstance(node.base, Var)
+        if isinstance(node.base.type, TensorType)
+    )
+    return any(_has_rounds(read, loop.counter, dims) for read in reads)
+
+
+def _has_rounds(read: Index, counter: str, dims: list[Expr]) -> bool:
+    """Whether a tensor has those dimensions beside one that the counter goes along."""
+    places = zip(read.subscripts, sizes.dims_of(read.tensor), strict=True)
+    left = [dim for subscript, dim in places if counter not in free_variables(subscript)]
+    if len(left) == len(read.subscripts):
+        return False
+    for dim in dims:
+        same = next((k for k, other in enumerate(left) if sizes.equal(dim, other)), None)
+        if same is None:
+            return False
+        del left[same]
+    return True
 
 
 def _of_element(stmt: Stmt, number: Var, element: Index) -> Stmt:
