@@ -33,6 +33,8 @@ CASES: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
     ("cleared", ("y = x", "w : Tensor[N]", "for i in reversed(range(N - 1)):",
                  "    y[i] += y[i + 1]", "    w[i + 1] += y[i + 1]", "    y[i + 1] = 0.5",
                  "y[i] = y[i] + w[i]"), "sum"),
+    ("counted", ("k : IntTensor[N]", "k[i] = 1", "for i in range(N - 1):", "    k[i + 1] = k[i] + 2",
+                 "y[i] = x[i] * k[i]"), "sum"),
     ("ints", ("y[i] = sum(q[j] for j in range(i + 1))",), "sum"),
     ("recurrence", ("y = x", "for i in range(N - 1):", "    y[i + 1] = 0.5 * y[i] + x[i]"), None),
     ("from_another_end", ("y = x", "for i in range(N - 1):", "    y[i + 1] = x[i] - y[i]"), None),
@@ -66,7 +68,7 @@ def _numbers(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _compiled() -> tuple[dict[str, str], loma.LomaModule]:
-    texts = {case[0]: _text(case).replace("def f(", f"def {case[0]}(") for case in CASES[:12]}
+    texts = {case[0]: _text(case).replace("def f(", f"def {case[0]}(") for case in CASES[:13]}
     return texts, loma.compile("\n".join(texts.values()))
 
 

@@ -52,7 +52,7 @@ LOMA_INLINE inline void running(int64_t count, const number* begin, number none,
 #endif
   take_vectors<kVectorBytes>(t, count, last, none, combine, value, write);
   for (; t < count; ++t) {
-    last = combine(last, value(t));
+    last = combine(last, number(value(t)));
     write(t, last);
   }
 }
