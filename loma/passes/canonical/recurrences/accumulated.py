@@ -11,6 +11,7 @@ left to the next; then that leaves the loop, too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,7 +26,7 @@ from loma.core.names import Names, names_of
 from loma.core.sizes import arith
 from loma.core.walk import (
     as_part, free_variables, map_expressions, map_tensor_functions, mentioned_names, nodes,
-    statements, subscript_variables, substitute,
+    statements, subscript_variables, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.loops import mentions, without_loops
 from loma.passes.canonical.recurrences.distribution import (
@@ -211,24 +212,21 @@ class _Accumulated(LeavingLoops):
         stmt = body[position]
         assert isinstance(stmt, IndexAssign)
         kind, new = _reduced(stmt) or ("sum", stmt.value)
-        element, name = stmt.element, stmt.element.tensor.name
+        element, name, here = stmt.element, stmt.element.tensor.name, Var(loop.counter, INT)
         made: list[Stmt] = [replace(loop, body=tuple(body[k] for k in front))] if front else []
+        if any(isinstance(node, Reduce) for node in walk(new)):  # not once for each later round
+            new, gives = self._of_rounds(f"_{name.lstrip('_')}_new", stmt, new, loop)
+            made.append(gives)
         rest: list[Stmt] = []
         for part, includes in ((body[:position], False), (body[position + 1 :], True)):
             part = [other for k, other in enumerate(part, includes * (position + 1))
                     if k not in front]  # fmt: skip
             if any(name in mentioned_names((other,)) for other in part):
-                var, at = self._with_rounds(element.tensor, stmt, loop)
-                var = replace(var, name=self._names.fresh(f"_{name.lstrip('_')}_at"))
-                self._made.append(Declare(var, None))
-                here = Var(loop.counter, INT)
-                place = as_part(element, name, var, at, here)
-                assert isinstance(place, Index)
                 value = self._from_start(kind, element, self._range(kind, new, loop, includes))
-                axes = (*_own_axes(stmt), Axis(loop.counter, self._count(loop)))
-                made.append(IndexAssign(place, "=", value, axes, stmt.span))
-
-                read = partial(as_part, name=name, whole=var, dim=at, place=here)
+                place, gives = self._of_rounds(f"_{name.lstrip('_')}_at", stmt, value, loop)
+                made.append(gives)
+                at = place.subscripts.index(here)
+                read = partial(as_part, name=name, whole=place.tensor, dim=at, place=here)
                 part = [map_expressions(other, read) for other in part]
             rest += part
         last: list[Stmt] = []
@@ -237,6 +235,20 @@ class _Accumulated(LeavingLoops):
             value = self._from_start(kind, element, every)
             last = [IndexAssign(element, "=", value, _own_axes(stmt), stmt.span)]
         return made, replace(loop, body=tuple(rest)), last
+
+    def _of_rounds(
+        self, wish: str, stmt: IndexAssign, value: Expr, loop: For
+    ) -> tuple[Index, IndexAssign]:
+        """An element of a new tensor that has the elements that a statement writes for all rounds,
+        and the statement that gives it a value."""
+        element = stmt.element
+        var, at = self._with_rounds(element.tensor, stmt, loop)
+        var = replace(var, name=self._names.fresh(wish))
+        self._made.append(Declare(var, None))
+        place = as_part(element, element.tensor.name, var, at, Var(loop.counter, INT))
+        assert isinstance(place, Index)
+        axes = (*_own_axes(stmt), Axis(loop.counter, self._count(loop)))
+        return place, IndexAssign(place, "=", value, axes, stmt.span)
 
     def _from_start(self, kind: ReduceKind, element: Index, found: Expr) -> Expr:
         """What rounds have found, together with what an element was before the loop."""
@@ -257,7 +269,8 @@ class _Accumulated(LeavingLoops):
         """The tensor with a dimension for the counter, and which: where something that a statement
         reads has it, behind as many of the tensor's."""
         dims = sizes.dims_of(tensor)
-        reads = (n for n in nodes((stmt,)) if isinstance(n, Index))
+        reads = [n for n in nodes((stmt,)) if isinstance(n, Index) and n.subscripts]
+        reads.sort(key=lambda n: not _has_rounds(n, loop.counter, dims))  # of the same rows first
         places = (
             next((k for k, s in enumerate(n.subscripts) if loop.counter in free_variables(s)), None)
             for n in reads
@@ -297,7 +310,7 @@ def _takes_no_more(tensor: Var, loop: For) -> bool:
     return any(_has_rounds(read, loop.counter, dims) for read in reads)
 
 
-def _has_rounds(read: Index, counter: str, dims: list[Expr]) -> bool:
+def _has_rounds(read: Index, counter: str, dims: Sequence[Expr]) -> bool:
     """Whether a tensor has those dimensions beside one that the counter goes along."""
     places = zip(read.subscripts, sizes.dims_of(read.tensor), strict=True)
     left = [dim for subscript, dim in places if counter not in free_variables(subscript)]
