@@ -97,7 +97,9 @@ class Nest(ABC):
                 return self.value(operand)
             case Select():
                 return self._select(expr, self.value)
-            case Builtin("max" | "min", (FloatConst() as constant, other)):
+            case Builtin("max" | "min", (FloatConst() as constant, other)) if not isinstance(
+                other, FloatConst
+            ):
                 # Only the second operand is asked whether it is NaN.
                 return self.value(replace(expr, args=(other, constant)))
             case Binary("and" | "or" as op, left, right):

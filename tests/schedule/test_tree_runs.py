@@ -326,3 +326,13 @@ def test_a_loop_that_uses_a_total_is_not_cut() -> None:
     teams = [node.team for node in nodes_of(tree) if isinstance(node, ir.Parallel)]
     assert teams
     assert not any(team.splits for team in teams if team is not None)
+
+
+def test_the_larger_of_two_numbers_that_the_text_says() -> None:
+    text = """
+def f(x : In[Tensor[N]]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = max(0.5, 0.25) * x[i] + min(1.0, max(2.0, 0.5 * x[i]))
+    return y
+"""
+    assert all(run_program(text, "constants", tries=2).values())

@@ -121,6 +121,15 @@ class Definition:
         return self.light and len(large) <= 1
 
     @property
+    def factors(self) -> bool:
+        """Whether derivatives are products with the value's own adjoint, one for each element that
+        it reads: then what a running sum is made of has adjoints that are running sums."""
+        parts = list(walk(self.value))
+        reads = [node for node in parts if isinstance(node, Index)]
+        plain = not any(isinstance(node, Select | Builtin | Call) for node in parts)
+        return plain and len(set(reads)) == len(reads)
+
+    @property
     def light(self) -> bool:
         """Whether the value is short, of quick arithmetic."""
         names = {axis.name for axis in self.axes}

@@ -319,7 +319,7 @@ class _Temporaries:
             raise _Kept
         if found.padded:
             return _padded(read, found, extents)
-        once = inner - self._along if found.cheap else inner
+        once = inner - self._along if found.cheap and found.factors else inner
         own = tuple(Axis(name, extents[name]) for name in sorted(once))
         if not found.copies and not found.masks and not told_apart(read.subscripts, own) >= once:
             raise _Kept  # it would be computed for other indices, too

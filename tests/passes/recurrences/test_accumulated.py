@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 
-from loma import passes
+from loma import passes, pipeline
 from loma.backends.interpreter import Interpreter
 from loma.core.printer import print_function
 from loma.frontend import parse
@@ -238,3 +240,18 @@ def test_numbers_of_a_function(case: tuple[str, str, bool]) -> None:
     point = Point(case[0], with_derivative(text), "f", (torch.linspace(-0.7, 0.9, 7).double(),))
     for derived in (passes.canonical_form, passes.optimise):
         compare(point, Changed(point.text, verified(derived)))
+
+
+def test_derivatives_take_as_many_steps_as_rounds() -> None:
+    """What rounds add up has a tensor, unless it is a product: the adjoint of a sum of choices along
+    all earlier rounds would go through these for each round."""
+    choice = """
+total : float = 0.0
+for t in range(T):
+    total += max(x[n, t], 0.5) if x[n, t] > c[t, 0] else sin(x[n, t])
+    y[n, t] = cos(total)
+"""
+    text = with_derivative(_text(choice))
+    shown = pipeline.stage_text(text, "schedule", "f__backward")
+    assert "running sum" in shown
+    assert not re.search(r"range\(T - .*_before", shown), shown

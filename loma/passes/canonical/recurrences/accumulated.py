@@ -26,7 +26,7 @@ from loma.core.names import Names, names_of
 from loma.core.sizes import arith
 from loma.core.walk import (
     as_part, free_variables, map_expressions, map_tensor_functions, mentioned_names, nodes,
-    statements, subscript_variables, substitute, walk,
+    statements, subscript_variables, substitute,
 )  # fmt: skip
 from loma.passes.canonical.loops import mentions, without_loops
 from loma.passes.canonical.recurrences.distribution import (
@@ -214,7 +214,7 @@ class _Accumulated(LeavingLoops):
         kind, new = _reduced(stmt) or ("sum", stmt.value)
         element, name, here = stmt.element, stmt.element.tensor.name, Var(loop.counter, INT)
         made: list[Stmt] = [replace(loop, body=tuple(body[k] for k in front))] if front else []
-        if any(isinstance(node, Reduce) for node in walk(new)):  # not once for each later round
+        if not isinstance(new, Index):  # computed once, not for each later round
             new, gives = self._of_rounds(f"_{name.lstrip('_')}_new", stmt, new, loop)
             made.append(gives)
         rest: list[Stmt] = []
