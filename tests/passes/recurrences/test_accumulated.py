@@ -243,15 +243,14 @@ def test_numbers_of_a_function(case: tuple[str, str, bool]) -> None:
 
 
 def test_derivatives_take_as_many_steps_as_rounds() -> None:
-    """What rounds add up has a tensor, unless it is a product: the adjoint of a sum of choices along
-    all earlier rounds would go through these for each round."""
+    """What rounds add up has a tensor, unless it is a product: the adjoint of a sum of choices
+    along all earlier rounds would go through these for each round."""
     choice = """
 total : float = 0.0
 for t in range(T):
-    total += max(x[n, t], 0.5) if x[n, t] > c[t, 0] else sin(x[n, t])
+    total += max(x[n, t], c[t, 0])
     y[n, t] = cos(total)
 """
     text = with_derivative(_text(choice))
     shown = pipeline.stage_text(text, "schedule", "f__backward")
-    assert "running sum" in shown
     assert not re.search(r"range\(T - .*_before", shown), shown
