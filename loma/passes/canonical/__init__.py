@@ -49,6 +49,7 @@ from loma.passes.canonical.recurrences.states import states as states
 from loma.passes.canonical.scatters import scatters as scatters
 from loma.passes.canonical.short import short as short
 from loma.passes.canonical.temporaries import temporaries as temporaries
+from loma.passes.canonical.recurrences.summands import summands as summands
 from loma.passes.canonical.recurrences.triangles import triangles as triangles
 from loma.passes.canonical.dimensions.units import units as units
 from loma.passes.canonical.webs import webs as webs
@@ -101,6 +102,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
             module = conditions(module)
     if "scans" in wanted:
         module = triangles(module)
+        if not every:
+            module = summands(module)
         module = map_tensor_functions(module, lambda f: scans(f, _LOOPS))
     if "invariants" in wanted:
         module = invariants(module)

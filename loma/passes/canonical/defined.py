@@ -121,15 +121,6 @@ class Definition:
         return self.light and len(large) <= 1
 
     @property
-    def factors(self) -> bool:
-        """Whether derivatives are products with the value's own adjoint, one for each element that
-        it reads: then what a running sum is made of has adjoints that are running sums."""
-        parts = list(walk(self.value))
-        reads = [node for node in parts if isinstance(node, Index)]
-        plain = not any(isinstance(node, Select | Builtin | Call) for node in parts)
-        return plain and len(set(reads)) == len(reads)
-
-    @property
     def light(self) -> bool:
         """Whether the value is short, of quick arithmetic."""
         names = {axis.name for axis in self.axes}
@@ -166,3 +157,12 @@ def _in_any_case(value: Expr) -> Iterator[Index]:
                 yield value
             for child in children(value):
                 yield from _in_any_case(child)
+
+
+def is_product(value: Expr) -> bool:
+    """Whether derivatives are products with the value's own adjoint, one for each element that it
+    reads: then what a running sum is made of has adjoints that are running sums."""
+    parts = list(walk(value))
+    reads = [node for node in parts if isinstance(node, Index)]
+    plain = not any(isinstance(node, Select | Builtin | Call) for node in parts)
+    return plain and len(set(reads)) == len(reads)

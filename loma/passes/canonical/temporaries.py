@@ -38,7 +38,7 @@ from loma.core.walk import (
     map_expressions, map_tensor_functions, mentioned_names, nodes, own_names, reduced_axes,
     statements, subscript_variables, substitute, walk,
 )  # fmt: skip
-from loma.passes.canonical.defined import Definition
+from loma.passes.canonical.defined import Definition, is_product
 from loma.passes.canonical.recurrences.running import factors, running
 from loma.passes.liveness import covers
 
@@ -319,7 +319,7 @@ class _Temporaries:
             raise _Kept
         if found.padded:
             return _padded(read, found, extents)
-        once = inner - self._along if found.cheap and found.factors else inner
+        once = inner - self._along if found.cheap and is_product(found.value) else inner
         own = tuple(Axis(name, extents[name]) for name in sorted(once))
         if not found.copies and not found.masks and not told_apart(read.subscripts, own) >= once:
             raise _Kept  # it would be computed for other indices, too
