@@ -12,10 +12,11 @@ and minima, and loops that keep what they have found in one element, ``s += x[t]
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations_with_replacement, product
 
 from loma import config
 from loma.backends.schedule.context import FunctionContext
-from loma.backends.schedule.dependence import accesses
+from loma.backends.schedule.dependence import Access, accesses
 from loma.backends.schedule.host import Count, HostNode, Serial, Unit
 from loma.backends.schedule.ir import If, InPlace, Kind, Loop, Node, Scan, Store, dtype_of
 from loma.backends.schedule.walk import map_expressions
@@ -117,21 +118,27 @@ def _scan(loop: Count, counter: Var, store: Store, state: Index | None) -> Scan 
 def _may_stand_apart(stores: list[Store], first: int, counter: Var) -> bool:
     """Whether all rounds of one statement may run in front of those of the others, each of which
     then runs for all rounds, in any order."""
+    found = [accesses((store,)) for store in stores]
     order = [first, *(k for k in range(len(stores)) if k != first)]
-    for at, k in enumerate(order):
-        for other in order[at:]:
-            if other == first:
-                continue
-            for one in accesses((stores[k],)):
-                for two in accesses((stores[other],)):
-                    if one.name != two.name or (one.kind is None and two.kind is None):
-                        continue
-                    rounds = _rounds_between(one.offset, two.offset, counter)
-                    if rounds is None or (k == other and rounds != 0):
-                        return False
-                    # Where `two` came first, `one` in its later rounds would be too early.
-                    if rounds < 0 or (rounds == 0 and other < k):
-                        return False
+    pairs = [(first, k) for k in order[1:]]  # of the reduction itself :func:`_scan` knows
+    pairs += combinations_with_replacement(order[1:], 2)
+    return all(_stay_in_order(k, found[k], other, found[other], counter) for k, other in pairs)
+
+
+def _stay_in_order(
+    k: int, first: list[Access], other: int, second: list[Access], counter: Var
+) -> bool:
+    """Whether all rounds of one statement may run in front of those of another, or of the same in
+    any order; their positions in the loop, and what they access."""
+    for one, two in product(first, second):
+        if one.name != two.name or (one.kind is None and two.kind is None):
+            continue
+        rounds = _rounds_between(one.offset, two.offset, counter)
+        if rounds is None or (k == other and rounds != 0):
+            return False
+        # Where the second came first, the first in its later rounds would be too early.
+        if rounds < 0 or (rounds == 0 and other < k):
+            return False
     return True
 
 

@@ -7,11 +7,10 @@
 #include <functional>
 #include <limits>
 
-#ifdef __GLIBC__
-#include <cstring>
-#endif
-
 #include "checks.h"
+#ifdef __GLIBC__
+#include "masked.h"
+#endif
 
 namespace loma {
 
@@ -100,28 +99,15 @@ inline real mul_no_nan(real x, real y) {
 }
 
 #ifdef __GLIBC__
-// On CPUs by its bits: a choice lets compilers compute x only where it is wanted, and then no loop in
-// which that calls the C library gets vectors.
-template <typename real, typename bits>
-inline real masked_product(real x, real y) {
-  static_assert(sizeof(real) == sizeof(bits), "the same number of bits");
-  const real product = x * y;
-  bits kept;
-  std::memcpy(&kept, &product, sizeof(kept));
-  kept &= -static_cast<bits>(y != 0);
-  real result;
-  std::memcpy(&result, &kept, sizeof(result));
-  return result;
-}
-
+// On CPUs without a branch, so that loops in which x calls the C library get vectors.
 template <>
 inline float mul_no_nan<float>(float x, float y) {
-  return masked_product<float, uint32_t>(x, y);
+  return pick(y != 0, x * y, 0.0f);
 }
 
 template <>
 inline double mul_no_nan<double>(double x, double y) {
-  return masked_product<double, uint64_t>(x, y);
+  return pick(y != 0, x * y, 0.0);
 }
 #endif
 

@@ -1,4 +1,4 @@
-// Numbers of lanes that take part in a round, or not (backends/lowering/masked.py).
+// Choices without branches, and lanes that take part in a round (backends/lowering/masked.py).
 #pragma once
 
 #include <cstdint>

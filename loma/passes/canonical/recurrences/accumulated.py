@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from loma.core import builder as b, sizes
+from loma.core.axes import target_axes
 from loma.core.bounds import ONE
 from loma.core.effects import written
 from loma.core.ir import (
@@ -26,7 +27,7 @@ from loma.core.names import Names, names_of
 from loma.core.sizes import arith
 from loma.core.walk import (
     as_part, free_variables, map_expressions, map_tensor_functions, mentioned_names, nodes,
-    statements, subscript_variables, substitute,
+    substitute,
 )  # fmt: skip
 from loma.passes.canonical.loops import mentions, without_loops
 from loma.passes.canonical.recurrences.distribution import (
@@ -70,8 +71,6 @@ class _Accumulated(LeavingLoops):
 
     def run(self) -> Function:
         function = self._function
-        if not any(isinstance(stmt, For) for stmt in statements(function.body)):
-            return function
         for k, stmt in enumerate(function.body):
             self._behind = function.body[k + 1 :]
             self._before += self._loops(stmt) if isinstance(stmt, For) else [stmt]
@@ -118,9 +117,8 @@ class _Accumulated(LeavingLoops):
             self._made.append(Declare(tensor, None))
             self._declared[tensor.name] = tensor
             if not set_first(name, body):
-                stands = [stmt for stmt in self._before if name in mentioned_names((stmt,))]
                 start: Expr = number
-                match stands[-1] if stands else None:
+                match self._last_before(name):
                     case Declare(_, FloatConst() as value) | Assign(_, "=", FloatConst() as value):
                         start = value
                 before.append(IndexAssign(element, "=", start, (), loop.span))
@@ -163,7 +161,7 @@ class _Accumulated(LeavingLoops):
             early = any(name in mentioned_names((other,)) for other in loop.body[:position])
             if early or name in mentioned_names(self._behind):
                 return None
-        target = replace(stmt, value=found[1], op="=", axes=_own_axes(stmt))
+        target = replace(stmt, value=found[1], op="=", axes=target_axes(stmt))
         fits = not read or _takes_no_more(place.tensor, loop)
         return _Update(position, stmt, *found) if fits and covers(target) else None
 
@@ -233,7 +231,7 @@ class _Accumulated(LeavingLoops):
         if name in mentioned_names(self._behind):
             every = Reduce(kind, new, (Axis(loop.counter, self._count(loop)),), new.type)
             value = self._from_start(kind, element, every)
-            last = [IndexAssign(element, "=", value, _own_axes(stmt), stmt.span)]
+            last = [IndexAssign(element, "=", value, target_axes(stmt), stmt.span)]
         return made, replace(loop, body=tuple(rest)), last
 
     def _of_rounds(
@@ -247,15 +245,14 @@ class _Accumulated(LeavingLoops):
         self._made.append(Declare(var, None))
         place = as_part(element, element.tensor.name, var, at, Var(loop.counter, INT))
         assert isinstance(place, Index)
-        axes = (*_own_axes(stmt), Axis(loop.counter, self._count(loop)))
+        axes = (*target_axes(stmt), Axis(loop.counter, self._count(loop)))
         return place, IndexAssign(place, "=", value, axes, stmt.span)
 
     def _from_start(self, kind: ReduceKind, element: Index, found: Expr) -> Expr:
         """What rounds have found, together with what an element was before the loop."""
         name = element.tensor.name
-        stands = [stmt for stmt in self._before if name in mentioned_names((stmt,))]
         start: Expr = element
-        match stands[-1] if stands else None:
+        match self._last_before(name):
             case IndexAssign(Index(Var(own)), "=", FloatConst() as value) as stmt:
                 start = value if own == name and covers(stmt) else element
             case Declare(Var(own), None) | Zero(Var(own)) if own == name:
@@ -264,6 +261,11 @@ class _Accumulated(LeavingLoops):
                 pass
         nothing = (kind, b.number(start)) in (("sum", 0.0), ("prod", 1.0))
         return found if nothing else b.combined(kind, start, found)
+
+    def _last_before(self, name: str) -> Stmt | None:
+        """The last statement in front of the loop that mentions a variable."""
+        found = (stmt for stmt in reversed(self._before) if name in mentioned_names((stmt,)))
+        return next(found, None)
 
     def _with_rounds(self, tensor: Var, stmt: Stmt, loop: For) -> tuple[Var, int]:
         """The tensor with a dimension for the counter, and which: where something that a statement
@@ -331,14 +333,9 @@ def _of_element(stmt: Stmt, number: Var, element: Index) -> Stmt:
     return map_expressions(stmt, lambda expr: substitute(expr, {number.name: element}))
 
 
-def _own_axes(stmt: IndexAssign) -> tuple[Axis, ...]:
-    own = subscript_variables(stmt.element)
-    return tuple(axis for axis in stmt.axes if axis.name in own)
-
-
 def _reduced(stmt: IndexAssign) -> tuple[ReduceKind, Expr] | None:
     """The reduction of an element and others that a statement assigns to it, and these others."""
-    summed = tuple(axis for axis in stmt.axes if axis not in _own_axes(stmt))
+    summed = tuple(axis for axis in stmt.axes if axis not in target_axes(stmt))
     element, value = stmt.element, stmt.value
     if stmt.op == "+=":
         return "sum", Reduce("sum", value, summed, value.type) if summed else value
