@@ -7,7 +7,7 @@ checked when the statement runs (``p[i]``).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from loma.core import sizes
@@ -160,17 +160,27 @@ def _joined(values: Sequence[Expr], one: Expr) -> list[Expr]:
     return found
 
 
-def never_meet(first: Index, second: Index, axes: tuple[Axis, ...]) -> bool:
-    """Whether two places in a tensor, each at any points of the axes, are never one: a subscript
-    goes in equal steps, between which that of the other one lies, as in ``x[2 * i]`` and
-    ``x[2 * i + 1]``."""
+def never_meet(
+    first: Index, second: Index, axes: tuple[Axis, ...],
+    others: tuple[Axis, ...] | None = None, moving: Collection[str] = (),
+) -> bool:  # fmt: skip
+    """Whether two places in a tensor, the first one at any point of the axes and the second one at
+    any of the ``others``, by default of the same, are never one: a subscript goes in equal steps,
+    between which that of the other one lies, as in ``x[2 * i]`` and ``x[2 * i + 1]``. ``moving``:
+    variables that need not have one value."""
     for one, two in zip(first.subscripts, second.subscripts, strict=True):
-        parts = sizes.affine(one, axes)
-        off = sizes.constant(Binary("-", two, one, INT))
-        if parts is None or off is None:
+        forms = sizes.affine(one, axes), sizes.affine(two, axes if others is None else others)
+        if forms[0] is None or forms[1] is None:
             continue
-        steps = [sizes.constant(step) for step in parts[0].values()]
-        if off != 0 and None not in steps and off % (math.gcd(*(s or 0 for s in steps)) or off + 1):
+        (steps, begin), (more, end) = forms[0], forms[1]
+        off = sizes.constant(sizes.arith("-", begin, end))
+        numbers = [sizes.constant(step) for step in (*steps.values(), *more.values())]
+        if off is None or None in numbers:
+            continue
+        if not (sizes.keeps_value(begin, moving) and sizes.keeps_value(end, moving)):
+            continue
+        gap = math.gcd(*(number or 0 for number in numbers))
+        if off % gap if gap else off:
             return True
     return False
 

@@ -19,6 +19,7 @@ from functools import partial
 
 from loma.core import sizes
 from loma.core.axes import runs_over
+from loma.core.distinct import never_meet
 from loma.core.effects import written
 from loma.core.ir import (
     INT, Axis, Binary, Call, Declare, Expr, FloatConst, For, Function, If, Index, IndexAssign,
@@ -195,15 +196,10 @@ def _plain(stmt: Stmt) -> _Addition | None:
 def _elsewhere(addition: _Addition, stmt: Stmt) -> bool:
     """Whether a statement only gives other elements of the tensor values."""
     other = _plain(stmt)
-    return (
-        other is not None
-        and other.tensor == addition.tensor
-        and any(
-            own != there
-            for own, there in zip(addition.fixed, other.fixed, strict=True)
-            if own is not None and there is not None
-        )
-    )
+    if other is None or other.tensor != addition.tensor:
+        return False
+    places = addition.stmt.element, other.stmt.element
+    return never_meet(*places, addition.stmt.axes, other.stmt.axes)
 
 
 def _joined(first: _Addition, later: Stmt) -> IndexAssign | None:

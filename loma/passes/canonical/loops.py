@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from loma.core import builder as b, sizes
 from loma.core.axes import ranged, shifted_places
 from loma.core.bounds import ONE, exists, is_never_negative, last_places
-from loma.core.distinct import told_apart
+from loma.core.distinct import never_meet, told_apart
 from loma.core.effects import counters, written
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Call, Declare, Expr, FloatType, For, Function, If, Index, IndexAssign,
@@ -340,7 +340,8 @@ def _check_apart(loop: For, found: list[_Access], local: set[str], is_size: size
                 return True
         if one is other:
             return loop.counter in told_apart(places[0], (axis, *one.axes))
-        if _never_meet(one, other, axis, inner):
+        ways = (axis, *one.axes), (axis, *other.axes)
+        if never_meet(one.place, other.place, *ways, inner):
             return True
         return _is_behind(one, other, axis, is_size) or _is_behind(other, one, axis, is_size)
 
@@ -349,28 +350,6 @@ def _check_apart(loop: For, found: list[_Access], local: set[str], is_size: size
             harmless = (one.adds and other.adds) or not (one.writes or other.writes)
             if not harmless and not apart(one, other):
                 raise _Refused
-
-
-def _never_meet(one: _Access, other: _Access, axis: Axis, inner: set[str]) -> bool:
-    """Whether the places have another remainder in some dimension, as ``2*d`` and ``2*d + 1`` do,
-    in whichever iterations; ``inner``: what may have another value in each."""
-    for first, second in zip(one.place.subscripts, other.place.subscripts, strict=True):
-        forms = (
-            sizes.affine(first, (axis, *one.axes)), sizes.affine(second, (axis, *other.axes))
-        )  # fmt: skip
-        if forms[0] is None or forms[1] is None:
-            continue
-        (steps, begin), (others, end) = forms[0], forms[1]
-        if not (sizes.keeps_value(begin, inner) and sizes.keeps_value(end, inner)):
-            continue
-        numbers = [sizes.constant(step) for step in (*steps.values(), *others.values())]
-        apart = sizes.constant(sizes.arith("-", begin, end))
-        known = [abs(number) for number in numbers if number is not None]
-        if apart is None or len(known) < len(numbers) or not known:
-            continue
-        if apart % (math.gcd(*known) or 1) != 0:
-            return True
-    return False
 
 
 def _is_behind(one: _Access, other: _Access, axis: Axis, is_size: sizes.IsSize) -> bool:
