@@ -21,7 +21,7 @@ from loma.core.ir import (
     Stmt, TensorType, Var, Zero, remembered, replace,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, expressions, free_variables, nodes, root, statements, subscript_variables,
+    blocks, expressions, free_variables, nodes, reduced_axes, root, statements, subscript_variables,
     variable_names, variables, walk,
 )  # fmt: skip
 
@@ -125,7 +125,7 @@ class Sharing:
             case Assign(Var() as target, _, value):
                 plain = not isinstance(target.type, TensorType) and not reads_tensors(value)
                 return [shared] if plain else []
-            case For(_, extent, body) if not reads_tensors(extent):
+            case For(_, extent, body) if self._keeps(extent):
                 return self._block([shared], body)
             case If(cond, then, other) if not reads_tensors(cond):
                 return self._block(self._block([shared], then), other)
@@ -140,6 +140,16 @@ class Sharing:
     def _fixed(self, size: Expr) -> bool:
         """Whether an int has one value throughout the function."""
         return not (variable_names(size) & self._changed) and not reads_tensors(size)
+
+    def _keeps(self, extent: Expr) -> bool:
+        """Whether a loop has as many rounds wherever the shared index stands: what data say of it,
+        they say before."""
+        return not any(
+            isinstance(node, Call | Op)
+            or (isinstance(node, Var) and isinstance(node.type, TensorType)
+                and node.name in self._changed)
+            for node in walk(extent)
+        )  # fmt: skip
 
     def _zero(self, shared: Shared, target: Var) -> Iterator[Shared]:
         known = shared.dim(target.name)
@@ -184,6 +194,10 @@ class Sharing:
             self._fixed(axis.extent)
             and _fits(shared.extent, axis.extent)
             and not any(sizes.mentions(other.extent, {axis.name}) for other in stmt.axes)
+            and all(
+                sizes.mentions(other.extent, {axis.name}) or not sizes.varies(other.extent, set())
+                for other in reduced_axes(stmt.value)
+            )  # rows whose lengths data say run side by side, each on its own
         )
 
     def _sum(self, shared: Shared, stmt: IndexAssign) -> Iterator[Shared]:

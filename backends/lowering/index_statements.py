@@ -24,7 +24,7 @@ from loma.backends.lowering.reductions import StatementNest
 from loma.backends.lowering.rows import elements, partial_sum, rows
 from loma.backends.schedule import contraction, convolution
 from loma.backends.schedule.access import (
-    ZERO, Loop, analyse, ragged, reads, rename_axes, steps,
+    ROUNDS, ZERO, Loop, analyse, ragged, reads, rename_axes, steps,
 )  # fmt: skip
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.divisions import without_divisions
@@ -157,7 +157,8 @@ def _normalised(
         fixed = {axis.name for axis in value.axes} | (set() if by_row else taken)
         inner = rename_axes(value, taken)
         whole = inner.kind == "sum" or (assign and not summed and isinstance(stmt.target, Index))
-        if whole and not any(sizes.varies(axis.extent, fixed) for axis in value.axes):
+        differs = sizes.mentions if by_row else sizes.varies
+        if whole and not any(differs(axis.extent, fixed) for axis in value.axes):
             return stmt.axes + inner.axes, inner.kind, inner.body
     return stmt.axes, "sum", value
 
@@ -303,10 +304,13 @@ def _work(nest: StatementNest, plan: Plan, loops: list[Loop], chunked: bool) -> 
 
 
 def longest(nest: StatementNest, extent: Expr) -> Expr:
-    """That of rows of several lengths which is the longest; 1 where nobody knows."""
+    """That of rows of several lengths which is the longest; where nobody knows, 1, or more where
+    data say it."""
     names = {axis.name for axis in nest.scope}
     if not sizes.mentions(extent, names):
         return extent
+    if sizes.varies(extent, set()):
+        return IntConst(ROUNDS)
     found = interval(extent, nest.context.extents(nest.scope), nest.context.is_size)
     return IntConst(1) if found is None or sizes.mentions(found.high, names) else found.high
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ZERO = IntConst(0)
 ONE = IntConst(1)
+ROUNDS = 8  # rounds of a loop that count where data say how many there are
 _EXPENSIVE = 8  # steps of arithmetic that an expression with built-in functions counts
 _CALLED = 64  # and one that calls functions of the program
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from loma import errors
 from loma.core import builder as b, sizes
 from loma.core.ir import (
-    INT, ArrayType, Binary, Builtin, Expr, IntConst, TensorType, Unary, Var, is_tensor_function,
+    INT, ArrayType, Binary, Builtin, Expr, Index, IntConst, TensorType, Unary, Var,
+    is_tensor_function,
 )  # fmt: skip
 from loma.core.printer import print_expr
 from loma.core.walk import walk
@@ -211,6 +212,9 @@ def _keeps(scope: Scope, expr: Expr) -> bool:
             return short and _keeps(scope, left) and _keeps(scope, right)
         case Binary("//" | "%", left, IntConst(value)) if value:
             return _keeps(scope, left)
+        case Index(Var(name, TensorType()), subscripts):
+            given = scope.symbols[name].kind == "In"  # which nothing writes
+            return given and all(_keeps(scope, subscript) for subscript in subscripts)
         case _:
             return False
 

@@ -16,7 +16,7 @@ import loma
 from loma import errors, pipeline
 
 BY_NAME = {case.name: case for case in COUNTS}
-COMPILED = ("segments", "square_roots", "nested_whiles", "stopped")
+COMPILED = ("ragged_means", "ragged_rows", "segments", "square_roots", "nested_whiles", "stopped")
 
 LIMITED = (
     BY_NAME["stopped"]

@@ -261,9 +261,7 @@ class InBlocks(Hoisting):
         if not axes:
             return False  # the frontend has taken out what has no index
         whole = all(self._count(axis) == dim for axis, dim in zip(axes, dims, strict=True))
-        extents = self._lacking(scope, axes)
-        extents += [axis.extent for axis in part.axes] if isinstance(part, Reduce) else []
-        ragged = any(free_variables(extent) & scope.keys() for extent in extents)
+        ragged = any(free_variables(e) & scope.keys() for e in self._lacking(scope, axes))
         return whole and not (ragged and may_fail(part, scope, self._sizes.__contains__))
 
     def _lacking(self, scope: dict[str, Axis], axes: tuple[Axis, ...]) -> list[Expr]:

@@ -121,7 +121,43 @@ def _halved(x: Tensor) -> tuple[Tensor, Tensor]:
     return y, s
 
 
+def _ragged_means(x: Tensor, w: Tensor, p: Tensor) -> Tensor:
+    """With a sum of each row's last elements, and of none where a range is empty."""
+    out = []
+    for r in range(len(p) - 1):
+        begin, end = int(p[r]), max(int(p[r + 1]), int(p[r]))
+        rows = torch.sin(x[begin:end] * w).sum(0)
+        out.append(rows / max(end - begin, 1))
+    return torch.stack(out)
+
+
+def _ragged_rows(x: Tensor, w: Tensor, p: Tensor) -> Tensor:
+    out = []
+    for r in range(len(p) - 1):
+        h = w
+        for e in range(int(p[r]), int(p[r + 1])):
+            h = torch.tanh(h * x[e] + w)
+        out.append(h)
+    return torch.stack(out)
+
+
 COUNTS = [
+    Case("ragged_means", """
+def ragged_means(x : In[Tensor[L, D]], w : In[Tensor[D]], p : In[IntTensor[B + 1]]) -> Tensor[B, D]:
+    y : Tensor[B, D]
+    y[b, d] = (sum(sin(x[l, d] * w[d]) for l in range(p[b + 0], p[b + 1]))
+               / max(p[b + 1] - p[b + 0], 1))
+    return y
+""", _ragged_means, ((6, 3), (3,), Indices([0, 2, 2, 6, 5, 6]))),
+    Case("ragged_rows", """
+def ragged_rows(x : In[Tensor[L, D]], w : In[Tensor[D]], p : In[IntTensor[B + 1]]) -> Tensor[B, D]:
+    y : Tensor[B, D]
+    for b in range(B):
+        y[b, d] = w[d]
+        for l in range(p[b], p[b + 1]):
+            y[b, d] = tanh(y[b, d] * x[l, d] + w[d])
+    return y
+""", _ragged_rows, ((6, 3), (3,), Indices([0, 2, 2, 6, 5, 6]))),
     Case("segments", """
 def segments(x : In[Tensor[N]], p : In[IntTensor[M]]) -> Tensor[M]:
     y : Tensor[M]
