@@ -12,7 +12,7 @@ from typing import Literal
 
 from loma.backends.cfamily.source import GeneratedSource
 
-How = Literal["statement", "fused", "lanes", "serial", "sweep", "pairs", "items"]
+How = Literal["statement", "running", "fused", "lanes", "serial", "sweep", "pairs", "items"]
 
 _THREADS, _WARP, _LARGEST = 256, 32, 512
 _FEW = 16  # a number that says how many registers a kernel takes
@@ -126,6 +126,10 @@ def _forms(kernel: Kernel, architecture: str) -> Iterator[Form]:
         if kernel.private:
             yield from (replace(form, shared=0) for form in [Form(_THREADS), *teams])
             yield replace(teams[-1], shared=2)
+        return
+    if kernel.how == "running":
+        yield from (Form(_THREADS, _WARP), Form(_LARGEST, _LARGEST))
+        yield from (Form(_LARGEST, _LARGEST, stage=stage) for stage in (1, 3))
         return
     if not kernel.shares:
         return

@@ -37,7 +37,7 @@ from loma.backends.schedule.host import (
     Stream, flat,
 )  # fmt: skip
 from loma.backends.schedule.ir import (
-    AllReduce, InPlace, Loop, Node, Parallel, Store, dtype_of,
+    AllReduce, InPlace, Loop, Node, Parallel, Scan, Store, dtype_of,
 )  # fmt: skip
 from loma.backends.schedule.walk import expressions, nodes
 from loma.core import sizes
@@ -89,6 +89,9 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
 
 
 def _write_statement(owner: HostWriter, tree: Parallel) -> None:
+    if isinstance(tree.body[-1], Scan):
+        _write_rows(owner, tree)
+        return
     context = owner.context
     several = None if tree.team is None else tree.team.several
     text = SeveralText(context, tree) if several is not None else _text(context, tree)
@@ -160,6 +163,30 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
             if tree.needs or tree.count != _ONE:
                 found = f"({c.text(c.Binary('>', count, c.number(0)))}) ? {found} : {number}(0)"
             owner.writer.line(f"{context.variable(total)} += {found};")
+
+
+def _write_rows(owner: HostWriter, tree: Parallel) -> None:
+    """Running reductions of rows."""
+    context = owner.context
+    text, inside = ThreadText(context, tree), Writer(1)
+    counter = text.local(tree.counter)
+    text.nodes(inside, tree.body)
+    launch, body = Start(owner, "kernel", tree.source), Writer(1)
+    with context.capturing(Captured(frozenset())) as captured:
+        head = f"[&](const int64_t {counter}, const auto& part_)"
+        with body.block(f"loma::running_rows(grid_, {head}", ");"):
+            body.extend(dedented(inside.lines))
+    written = {var.name for var in tree.writes}
+    for base, (name, tensor) in text.pointers.items():
+        launch.tensor(tensor, name, base in written)
+    for name, (type_, argument) in {**captured.params, **text.params}.items():
+        launch.number(type_, name, argument)
+    assert tree.team is not None
+    given = map(c.item_text, (iterations(context, tree), context.ints(tree.team.extent)))
+    steps = (tree.count, tree.team.extent)
+    shape = shapes.of_statement(context, tree.writes[0].name, steps, True, True, False, False)
+    with owner.writer.block():
+        launch.write(body, "running", *given, shape=shape, shares=True, splits=True)
 
 
 # -------------------------------------------------------------------------------- fused kernels
@@ -452,10 +479,20 @@ def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
     if isinstance(text, OwnedText):
         how, head = "owned", _owned_head(counter)
         given = f"{c.item_text(count)}, {_reading(text, counter)}"
+    if isinstance(tree.body[-1], Scan):
+        _write_row(owner, tree, inside)
+        return
     with owner.writer.block(f"team_.{how}({given}, {head}", ");"):
         owner.writer.extend(inside.lines)
     for check in tree.checks:
         write_check(owner.writer, context, check)
+
+
+def _write_row(owner: HostWriter, tree: Parallel, inside: Writer) -> None:
+    """A running reduction inside of a kernel, whose team has a row."""
+    assert tree.count == _ONE
+    with owner.writer.block("team_.row([&](const auto& part_)", ");"):
+        owner.writer.extend(inside.lines)
 
 
 def _text(context: CppContext, tree: Parallel) -> ThreadText:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loma.backends.cuda.running import shared_by_teams
 from loma.backends.cuda.teams import make_tree
 from loma.backends.kernels.ir import Step
 from loma.backends.lowering import lower as host
@@ -12,4 +13,4 @@ from loma.backends.schedule.host import HostNode
 def lower(context: FunctionContext, steps: tuple[Step, ...]) -> tuple[HostNode, ...]:
     """The tree of the context's function, whose fused body the steps are."""
     context.make_tree = make_tree
-    return host.lower(context, steps)
+    return shared_by_teams(host.lower(context, steps))

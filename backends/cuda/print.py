@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, data
+from loma.backends.cfamily.cpp import TYPES
 from loma.backends.cfamily.loops import LoopText, initial
 from loma.backends.cfamily.names import local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda.iterations import ITERATION
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
-    Accumulator, AllReduce, Fill, InPlace, Let, Loop, Node, Parallel, Store, dtype_of,
+    Accumulator, AllReduce, Fill, InPlace, Let, Loop, Node, Parallel, Scan, Store, dtype_of,
 )  # fmt: skip
 from loma.backends.schedule.walk import expressions, nodes
 from loma.core.ir import (
-    POSITIONS, Binary, Builtin, Expr, FloatConst, FloatType, Index, IntConst, Var,
+    FLOAT, INT, POSITIONS, Binary, Builtin, Expr, FloatConst, FloatType, Index, IntConst, Var,
 )  # fmt: skip
 from loma.core.walk import free_variables, walk
 
@@ -148,8 +149,24 @@ class ThreadText(LoopText):
             case Fill(Index(Var() as base) as place, kind):
                 start = initial(kind, dtype_of(base))
                 writer.line(f"{c.text(self._element(place))} = {start};")
+            case Scan():
+                self._scan(writer, node)
             case _:
                 super().special(writer, node)
+
+    def _scan(self, writer: Writer, scan: Scan) -> None:
+        number, type_ = TYPES[scan.dtype], INT if scan.dtype == "int" else FLOAT
+        before = "nullptr"
+        if scan.before is not None:
+            before = f"&{c.text(self._element(scan.before))}"
+        given = f"{self._part}, {self._ints(scan.high)}, {before}"
+        given += f", {initial(scan.kind, scan.dtype)}"
+        counter = f"const int64_t {self.local(scan.counter)}"
+        kind = f"loma::{scan.kind.capitalize()}"
+        with writer.block(f"loma::running<{kind}, {number}>({given}, [&]({counter})", ","):
+            writer.line(f"return {c.text(self.value(scan.value, type_))};")
+        with writer.block(f"[&]({counter}, const {number} found_)", ");"):
+            writer.line(f"{c.text(self._element(scan.place))} = found_;")
 
     def _store(self, store: Store) -> str:
         place, leads = store.place, False

@@ -113,6 +113,8 @@ class Start:
             kernel.line(f"LOMA_LISTS({self.name})")
         if "loma::Halves" in kernel.text():
             before, facts = texts.HALVES + before, {**facts, "narrow": True}
+        if "loma::running" in kernel.text():
+            before = texts.RUNNING + before
         text = before + kernel.text()
         if "__scalar<" in text:
             text = f"{texts.VALUES}{self._context.helpers}\n\n{text}"

@@ -14,8 +14,8 @@ _FILES = (
     "cuda/device/divide.h", "cuda/device/grid.h", "cuda/device/halves.h", "cuda/device/inner.h",
     "cuda/device/items.h", "cuda/device/lists.h",
     "cuda/device/matrix/matrix_units.h", "cuda/device/matrix/pairs.h", "cuda/device/parts.h",
-    "cuda/device/places.h", "cuda/device/reduce.h", "cuda/device/several.h",
-    "cuda/device/statement.h", "cuda/device/std.h",
+    "cuda/device/places.h", "cuda/device/reduce.h", "cuda/device/running.h",
+    "cuda/device/several.h", "cuda/device/statement.h", "cuda/device/std.h",
     "cuda/device/team.h", "cuda/device/values.h", "cuda/device/vector_math.h",
     "cuda/device/matrix/sweep.h", "cuda/device/matrix/warp_pairs.h",
     "cuda/device/matrix/warp_sweep.h", "cuda/device/matrix/warpgroups.h",
@@ -39,6 +39,8 @@ SWEEP = '#include "sweep.h"\n'
 PAIRS = '#include "pairs.h"\n'
 # What one has that reads tensors in a narrow dtype.
 HALVES = '#include "halves.h"\n'
+# What one has with running reductions.
+RUNNING = '#include "running.h"\n'
 # What one has that is a sum of which a thread may have several.
 SEVERAL = '#include "several.h"\n'
 

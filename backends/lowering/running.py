@@ -46,14 +46,14 @@ def _changed(node: HostNode) -> HostNode:
                 writes += written
             case _:
                 return replace(node, body=tuple(map(_changed, node.body)))
-    found = _running(node, stores)
+    found = running(node, stores)
     if found is None:
         return node
     tree = InPlace(tuple(found), tuple(dict.fromkeys(writes)))
     return Unit(sources[0], (tree,), more=tuple(sources[1:]))
 
 
-def _running(loop: Count, stores: list[Store]) -> list[Node] | None:
+def running(loop: Count, stores: list[Store]) -> list[Node] | None:
     """The nodes of a loop over those statements, if one of them, or the first two, are a running
     reduction, behind which the others may have loops of their own."""
     counter = Var(loop.source.counter, INT)

@@ -230,7 +230,8 @@ class TreeText(LoopText):
 
     def _scan(self, writer: Writer, scan: Scan) -> None:
         number, type_ = TYPES[scan.dtype], INT if scan.dtype == "int" else FLOAT
-        start = f"{self._ints(scan.high)}, &{c.text(self._element(scan.first))}"
+        assert scan.before is not None
+        start = f"{self._ints(scan.high)}, &{c.text(self._element(scan.before))}"
         counter = f"const int64_t {self.local(scan.counter)}"
         start += f", {initial(scan.kind, scan.dtype)}, {_combine(scan.kind)}"
         head = f"loma::running<{number}>({start}, [&]({counter}) LOMA_INLINE"

@@ -173,13 +173,14 @@ class Rounds:
 @dataclass(frozen=True, slots=True)
 class Scan:
     """``place`` becomes, for every value of [0, high), what a reduction has found so far: that of
-    ``first``, which is read before if there are any, and of ``value`` for all up to this one."""
+    ``before``, if there is such an element, which is read first if there are any, and of ``value``
+    for all up to this one. The threads of a team share it."""
 
     counter: Var
     high: Expr
     kind: Kind
     dtype: Element
-    first: Index
+    before: Index | None
     place: Index
     value: Expr
 

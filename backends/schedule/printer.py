@@ -161,8 +161,10 @@ def _node(node: Node) -> list[str]:
         case Rounds(on, test, body, most):
             rounds = f"rounds, at most {most}, while any of {name(on)}:"
             return [rounds, INDENT + "test:", *indented(_block(test)), *_block(body)]
-        case Scan(counter, high, kind, _, first, place, value):
-            span = f"{name(counter)} in {_range(IntConst(0), high)}, from {text(first)}"
+        case Scan(counter, high, kind, _, before, place, value):
+            span = f"{name(counter)} in {_range(IntConst(0), high)}"
+            if before is not None:
+                span += f", from {text(before)}"
             return [f"running {kind} over {span}:", f"{INDENT}{text(place)} = of {text(value)}"]
         case Transpose(var, first, stride, rows, columns):
             part = f"{text(rows)} rows of {text(columns)} at {text(first)}, {text(stride)} apart"

@@ -119,10 +119,11 @@ class _Verifier(Scope):
                 self.block(other)
             case Loop():
                 self.loop(node)
-            case Scan(counter, high, kind, _, first, place, value):
+            case Scan(counter, high, kind, _, before, place, value):
                 self.kind(kind, kind not in POSITIONS)
                 self.ints(high)
-                self.element(first)
+                if before is not None:
+                    self.element(before)
                 with self.inner(counter):
                     self.number(value)
                     self.write(place)

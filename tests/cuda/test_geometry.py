@@ -48,6 +48,16 @@ def test_every_statement_has_a_geometry_that_kernels_take(native: ModuleType) ->
             assert found["blocks"] * teams >= min(count, 1 << 14)
 
 
+def test_every_running_reduction_has_a_geometry_that_kernels_take(native: ModuleType) -> None:
+    for rows, length in itertools.product(SIZES, SIZES):
+        for shape in ({}, {"team": -3}, {"team": 2, "threads": -2}, {"slices": 3}, {"blocks": 5}):
+            found = native.running_geometry(rows, length, shape)
+            check(found)
+            assert found["slices"] == 1 or found["team"] > 32
+            assert found["slices"] == 1 or rows < 64
+            assert found["slices"] * 1024 <= length or found["slices"] == 1
+
+
 def test_every_fused_kernel_has_a_geometry_that_kernels_take(native: ModuleType) -> None:
     for count, inner in itertools.product(SIZES, SIZES):
         for size in (0, 64, 1024, 16 << 10, 48 << 10, 200 << 10, 1 << 20):

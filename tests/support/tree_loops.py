@@ -220,8 +220,10 @@ class _Run:
                 self.declare(var, Elements(var.name, room, self.machine, True, around))
             case Rounds():
                 self.rounds(node)
-            case Scan(counter, high, kind, dtype, first, place, value):
-                found = self.value(first) if self.whole(high) > 0 else None
+            case Scan(counter, high, kind, dtype, before, place, value):
+                found = initial(dtype, kind)
+                if before is not None and self.whole(high) > 0:
+                    found = self.value(before)
                 for t in range(self.whole(high)):
                     with self.inner():
                         self.declare(counter, t)

@@ -3,7 +3,8 @@
 //   LOMA_THREADS  threads of a block, a power of 2
 //   LOMA_TEAM     threads that share an iteration, a power of 2; more than 32 are the whole block
 //   LOMA_ACROSS   1: neighbours are threads of neighbouring teams (statements only)
-//   LOMA_STAGE    0, or 1 and 2 for a reduction in two stages (statements only)
+//   LOMA_STAGE    0, or 1 and 2 for a reduction in two stages (statements only), 1 and 3 for a
+//                 running one
 //   LOMA_SHARED   1: private memory is shared memory, 0: it is the workspace, 2: it is both
 //                 (iterations only)
 //   LOMA_LISTED   if a launch is for positions of lists

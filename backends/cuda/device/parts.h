@@ -194,16 +194,23 @@ struct Block {
   static constexpr bool kAlong = true;
   template <typename Kind = Best, int slot = 0, typename number>
   void all_reduce(number& acc) const {
-    static_assert(sizeof(number) <= kEntry, "an accumulator of more than 16 bytes");
-    constexpr int warps = kThreads < 32 ? 1 : kThreads / 32;
-    number* const totals = reinterpret_cast<number*>(exchange() + turn_ * (warps * kEntry));
-    turn_ ^= 1;
-    const number own = over_lanes<Kind, 32>(lanes_mask<32>(), acc);
-    if (threadIdx.x % 32 == 0) totals[threadIdx.x / 32] = own;
-    __syncthreads();
-    acc = over_lanes<Kind, warps>(lanes_mask<32>(), totals[threadIdx.x % warps]);
+    const number* const all = totals(over_lanes<Kind, 32>(lanes_mask<32>(), acc));
+    acc = over_lanes<Kind, kWarps>(lanes_mask<32>(), all[threadIdx.x % kWarps]);
   }
   static bool leads() { return threadIdx.x == 0; }
+
+  // What each warp has, of which all threads are told.
+  template <typename number>
+  const number* totals(number own) const {
+    static_assert(sizeof(number) <= kEntry, "an accumulator of more than 16 bytes");
+    number* const all = reinterpret_cast<number*>(exchange() + turn_ * (kWarps * kEntry));
+    turn_ ^= 1;
+    if (threadIdx.x % 32 == 0) all[threadIdx.x / 32] = own;
+    __syncthreads();
+    return all;
+  }
+
+  static constexpr int kWarps = kThreads < 32 ? 1 : kThreads / 32;
 
  private:
   mutable int turn_ = 0;

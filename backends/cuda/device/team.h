@@ -82,6 +82,13 @@ struct Team {
     each(count, inner, true, body);
   }
 
+  // body(part) for one row of numbers that all threads share.
+  template <typename Body>
+  void row(const Body& body) const {
+    whole(body);
+    team_barrier();
+  }
+
   // The same without anything shared, for iterations in order along an axis of length ``row``.
   template <typename Body>
   void beside(int64_t count, int64_t row, const Body& body) const {

@@ -20,6 +20,8 @@ constexpr int64_t kLong = 1024;       // steps of an iteration that are worth a 
 constexpr int kSideBySide = 32;       // iterations whose reads are one
 constexpr int64_t kLeastSteps = 8;    // of a thread that shares an iteration
 constexpr int64_t kLeastSlice = 1024, kMostSlices = 256;
+// Of running reductions: rows of which few share blocks, numbers of a slice, slices of all rows.
+constexpr int64_t kLongRow = 1 << 15, kLeastPart = 1 << 13, kSlices = 512;
 constexpr int64_t kMostBlocks = 1 << 14;      // more iterations are taken in turns
 constexpr int64_t kMostFused = 1 << 16;
 constexpr int64_t kMostWorkspaces = 1024;
@@ -181,6 +183,33 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
     if (around > 1 && g.slices > around) g.slices -= g.slices % around;
   }
   g.blocks = at_most(g.blocks, shape.blocks);
+  return g;
+}
+
+Geometry running_geometry(int64_t rows, int64_t length, const Shape& shape) {
+  Geometry g;
+  int64_t team = 1, threads = kBlock;
+  while (team < kWarp && team * kAtOnceBeside < length) team *= 2;
+  while (team >= kWarp && team < kMostThreads && 2 * team * kLeastSteps <= length &&
+         rows * team < kFull) {
+    team *= 2;
+  }
+  // Of long rows that are few each has several blocks, which read it twice.
+  if (rows < kLeastBlock && length >= kLongRow) {
+    team = kBlock;
+    g.slices = std::clamp<int64_t>(kSlices / std::max<int64_t>(rows, 1), 1, length / kLeastPart);
+    g.slices = turned(g.slices, shape.slices, 1, kSlices);
+  }
+  team = turned(team, shape.team, 1, kMostThreads);
+  if (g.slices > 1) team = std::max<int64_t>(team, 2 * kWarp);
+  if (team > kWarp) {
+    threads = team;
+  } else {
+    threads = turned(team * teams_beside(rows, team), shape.threads, kWarp, kMostThreads);
+  }
+  g.team = static_cast<int>(team);
+  g.threads = static_cast<int>(threads);
+  g.blocks = at_most(blocks_for(rows, threads / team, kMostBlocks), shape.blocks);
   return g;
 }
 

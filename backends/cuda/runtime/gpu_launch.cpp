@@ -81,7 +81,7 @@ class Launcher {
     launch_.starts_[launch_.arguments_] = &grid_;
     if (trace != nullptr) trace->launches.push_back(told(geometry, form));
     launch(function, kernel.name.c_str(), device_, geometry.blocks,
-           stage == 1 ? geometry.slices : 1, geometry.threads, geometry.shared_bytes,
+           stage % 2 == 1 ? geometry.slices : 1, geometry.threads, geometry.shared_bytes,
            launch_.starts_);
   }
 
@@ -248,6 +248,19 @@ void Launch::statement(int64_t count, int64_t inner, bool across, int sums, int6
   launcher.grid_.parts = parts.mutable_data_ptr();
   launcher.run(geometry, 1);
   launcher.run(joining_geometry(count), 2);
+}
+
+void Launch::running(int64_t rows, int64_t length) {
+  if (rows <= 0 || length <= 0) return;
+  const Geometry geometry = running_geometry(rows, length, shape_);
+  Launcher launcher(*this);
+  launcher.grid_.count = rows;
+  launcher.grid_.slices = geometry.slices;
+  if (geometry.slices == 1) return launcher.run(geometry, 0);
+  const at::Tensor parts = memory(geometry.slices * rows * kPart);
+  launcher.grid_.parts = parts.mutable_data_ptr();
+  launcher.run(geometry, 1);
+  launcher.run(geometry, 3);
 }
 
 void Launch::fused(int64_t count, int64_t inner, int64_t bytes, int64_t far, int64_t carriers,

@@ -110,6 +110,12 @@ inline number __shfl_down_sync(unsigned mask, number value, unsigned distance, i
   return loma_shim::shuffle(mask, value, loma_shim::within(source, width));
 }
 
+template <typename number>
+inline number __shfl_up_sync(unsigned mask, number value, unsigned distance, int width = 32) {
+  const unsigned lane = loma_shim::lane(), source = lane % width < distance ? lane : lane - distance;
+  return loma_shim::shuffle(mask, value, source);
+}
+
 inline int atomicCAS(int* address, int expected, int wanted) {
   const int found = *address;
   if (found == expected) *address = wanted;

@@ -1,0 +1,210 @@
+// Running reductions along memory (backends/cuda/running.py), which the threads of a part share:
+// vectors of a thread's own numbers, steps of 1, 2, 4 lanes in a warp, warps of a block, and blocks of
+// a row in two launches. What is joined with what follows from sizes only.
+#pragma once
+
+#include <cstdint>
+
+#include "parts.h"
+
+namespace loma {
+
+// What ``width`` neighbours have, each joined with those of all lanes before it.
+template <typename Kind, int width, typename number>
+inline number up_to(number value) {
+#pragma unroll
+  for (int distance = 1; distance < width; distance *= 2) {
+    const number lower = __shfl_up_sync(lanes_mask<width>(), value, distance, width);
+    if (static_cast<int>(threadIdx.x % width) >= distance) value = Kind::join(lower, value);
+  }
+  return value;
+}
+
+// What warps of a block have before each other, or neighbours that are alone: nothing.
+template <typename Kind, typename number>
+inline number before(const Block& block, number own, number none, number& all) {
+  constexpr int warps = Block::kWarps;
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const number* const totals = block.totals(own);
+  const number up = up_to<Kind, 32>(lane < warps ? totals[lane] : none);
+  all = __shfl_sync(lanes_mask<32>(), up, warps - 1);
+  const number lower = __shfl_sync(lanes_mask<32>(), up, warp == 0 ? 0 : warp - 1);
+  return warp == 0 ? none : lower;
+}
+template <typename Kind, int width, typename number>
+inline number before(const Lanes<width>&, number own, number none, number& all) {
+  all = own;
+  return none;
+}
+
+// write(t, last . value(low) . ... . value(t)) for every t of [low, high), by ``segments`` groups of
+// ``width`` lanes, of which this is one: a thread has kBeside numbers side by side, ``rounds`` times.
+template <typename Kind, int width, int rounds, typename Part, typename number, typename Value,
+          typename Write>
+inline void in_tiles(const Part& part, int segments, int64_t low, int64_t high, number last,
+                     number none, const Value& value, const Write& write) {
+  constexpr int64_t kRound = int64_t(width) * kBeside, kOwn = kRound * rounds;
+  const int lane = static_cast<int>(threadIdx.x % width);
+  const int segment = segments == 1 ? 0 : static_cast<int>(threadIdx.x / width);
+  for (int64_t tile = low; tile < high; tile += segments * kOwn) {
+    const int64_t first = (tile / kBeside + segment * (kOwn / kBeside) + lane) * kBeside;
+    const bool whole = tile + segments * kOwn <= high;
+    number found[rounds][kBeside], lower[rounds];
+    if (whole) {
+#pragma unroll
+      for (int k = 0; k < rounds; ++k) {
+#pragma unroll
+        for (int own = 0; own < kBeside; ++own) {
+          found[k][own] = number(value(first + k * kRound + own));
+        }
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < rounds; ++k) {
+#pragma unroll
+        for (int own = 0; own < kBeside; ++own) {
+          const int64_t at = first + k * kRound + own;
+          found[k][own] = at < high ? number(value(at)) : none;
+        }
+      }
+    }
+    number total = none;
+#pragma unroll
+    for (int k = 0; k < rounds; ++k) {
+#pragma unroll
+      for (int own = 1; own < kBeside; ++own) {
+        found[k][own] = Kind::join(found[k][own - 1], found[k][own]);
+      }
+      const number up = up_to<Kind, width>(found[k][kBeside - 1]);
+      lower[k] = __shfl_up_sync(lanes_mask<width>(), up, 1, width);
+      if (lane == 0) lower[k] = none;
+      lower[k] = Kind::join(total, lower[k]);
+      total = Kind::join(total, __shfl_sync(lanes_mask<width>(), up, width - 1, width));
+    }
+    number all;
+    const number outer = Kind::join(last, before<Kind>(part, total, none, all));
+#pragma unroll
+    for (int k = 0; k < rounds; ++k) {
+      const number start = Kind::join(outer, lower[k]);
+#pragma unroll
+      for (int own = 0; own < kBeside; ++own) {
+        const int64_t at = first + k * kRound + own;
+        if (whole || at < high) write(at, Kind::join(start, found[k][own]));
+      }
+    }
+    last = Kind::join(last, all);
+  }
+}
+
+// The same with as many rounds as a row of known length has something for.
+template <typename Kind, int width, typename Part, typename number, typename Value, typename Write>
+inline void by_lanes(const Part& part, int segments, int64_t high, number last, number none,
+                     const Value& value, const Write& write) {
+#if LOMA_UNROLL == 1
+  in_tiles<Kind, width, 1>(part, segments, 0, high, last, none, value, write);
+#elif defined(LOMA_KNOWN)
+  const int64_t round = int64_t(segments) * width * kBeside;
+  if (high > 4 * round) {
+    in_tiles<Kind, width, 8>(part, segments, 0, high, last, none, value, write);
+  } else if (high > 2 * round) {
+    in_tiles<Kind, width, 4>(part, segments, 0, high, last, none, value, write);
+  } else if (high > round) {
+    in_tiles<Kind, width, 2>(part, segments, 0, high, last, none, value, write);
+  } else {
+    in_tiles<Kind, width, 1>(part, segments, 0, high, last, none, value, write);
+  }
+#else
+  in_tiles<Kind, width, 4>(part, segments, 0, high, last, none, value, write);
+#endif
+}
+
+// write(t, *begin . value(0) . ... . value(t)) for every t of [0, count); there is nothing at ``begin``
+// where that is empty, or no pointer. ``none`` is the reduction of no numbers.
+template <typename Kind, typename number, typename Value, typename Write>
+inline void running(const Alone&, int64_t count, const number* begin, number none,
+                    const Value& value, const Write& write) {
+  if (count <= 0) return;
+  number last = begin == nullptr ? none : *begin;
+#pragma unroll 1
+  for (int64_t t = 0; t < count; ++t) {
+    last = Kind::join(last, number(value(t)));
+    write(t, last);
+  }
+}
+template <typename Kind, typename number, int width, typename Value, typename Write>
+inline void running(const Lanes<width>& part, int64_t count, const number* begin, number none,
+                    const Value& value, const Write& write) {
+  if (count <= 0) return;
+  by_lanes<Kind, width>(part, 1, count, begin == nullptr ? none : *begin, none, value, write);
+}
+template <typename Kind, typename number, typename Value, typename Write>
+inline void running(const Block& part, int64_t count, const number* begin, number none,
+                    const Value& value, const Write& write) {
+  if (count <= 0) return;
+  by_lanes<Kind, 32>(part, Block::kWarps, count, begin == nullptr ? none : *begin, none, value, write);
+}
+
+// A block's slice of a row. First it leaves what the reduction makes of the slice; then it takes that
+// of the slices before it, and goes through its own again.
+template <int stage>
+struct SliceOfRow {
+  int64_t length(int64_t count) const {
+    constexpr int64_t kTogether = 64;
+    return ((count + slices - 1) / slices + kTogether - 1) / kTogether * kTogether;
+  }
+
+  const Block& part;
+  int64_t slices, own;
+  int64_t rows, row;
+  void* parts;
+};
+template <typename Kind, typename number, int stage, typename Value, typename Write>
+inline void running(const SliceOfRow<stage>& slice, int64_t count, const number* begin, number none,
+                    const Value& value, const Write& write) {
+  const int64_t length = slice.length(count), low = slice.own * length;
+  const int64_t high = min<int64_t>(low + length, count);
+  number* const totals = static_cast<number*>(slice.parts) + slice.row;
+  number found = none;
+  if constexpr (stage == 1) {
+    over(slice.part, low, high, [&](int64_t t) { found = Kind::join(found, number(value(t))); });
+    slice.part.template all_reduce<Kind>(found);
+    if (slice.part.leads()) totals[slice.own * slice.rows] = found;
+  } else {
+    for (int64_t other = threadIdx.x; other < slice.own; other += kThreads) {
+      found = Kind::join(found, totals[other * slice.rows]);
+    }
+    slice.part.template all_reduce<Kind>(found);
+    if (begin != nullptr && count > 0) found = Kind::join(*begin, found);
+    constexpr int rounds = LOMA_UNROLL == 1 ? 1 : 4;
+    in_tiles<Kind, 32, rounds>(slice.part, Block::kWarps, low, high, found, none, value, write);
+  }
+}
+
+// A kernel that is one such reduction: body(p, part) for p in range(grid.count), each of which calls
+// ``running`` once.
+template <typename Body>
+inline void running_rows(const Grid& grid, const Body& body) {
+  const int64_t count = grid.count;
+  if constexpr (kTeam > 32) {
+    const Block part{};
+    for (int64_t p = block(grid); p < count; p += blocks(grid)) {
+      if constexpr (LOMA_STAGE > 0) {
+        const int64_t own = blockIdx.y;
+        body(p, SliceOfRow<LOMA_STAGE>{part, grid.slices, own, count, p, grid.parts});
+      } else {
+        body(p, part);
+      }
+    }
+  } else {
+    const int64_t all = blocks(grid) * kTeams;
+    for (int64_t p = block(grid) * kTeams + threadIdx.x / kTeam; p < count; p += all) {
+      if constexpr (kTeam > 1) {
+        body(p, Lanes<kTeam>());
+      } else {
+        body(p, Alone());
+      }
+    }
+  }
+}
+
+}  // namespace loma

@@ -1,0 +1,120 @@
+"""Running reductions along memory, which teams of threads share: their trees, and on the shim rows
+that a thread, lanes, a block or several blocks have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import shim
+import torch
+from torch import Tensor
+from tree_runs import run_program
+from trees import nodes_of, tree_of
+
+from loma import pipeline
+from loma.backends import registry
+from loma.backends.schedule.ir import Scan
+from loma.passes.device.numbers import on_device
+
+pytestmark = pytest.mark.cpu  # the shim takes the place of a GPU
+
+HEAD = "def {name}(x : In[Tensor[R, N]], q : In[IntTensor[R, N]]) -> {type}[R, N]:\n"
+# The statements; what they compute; what is shared of them, twice where a kernel's statements may
+# be launched one by one.
+CASES: dict[str, tuple[str, Callable[[Tensor, Tensor], Tensor], list[str]]] = {
+    "sums": ("y[r, i] = sum(x[r, j] for j in range(i + 1))", lambda x, q: x.cumsum(1), ["sum"]),
+    "products": ("y[r, i] = prod(x[r, j] for j in range(i + 1))",
+                 lambda x, q: x.cumprod(1), ["prod"]),
+    "greatest": ("y[r, i] = max(x[r, j] for j in range(i + 1))",
+                 lambda x, q: x.cummax(1)[0] if x.numel() else x, ["max"]),
+    "least": ("y[r, i] = min(x[r, j] for j in range(i, N))",
+              lambda x, q: x.flip(1).cummin(1)[0].flip(1) if x.numel() else x, ["min"]),
+    "counts": ("y[r, i] = sum(q[r, j] % 3 for j in range(i + 1))",
+               lambda x, q: (q % 3).cumsum(1), ["sum"]),
+    "logarithms": ("y[r, i] = log(sum(exp(x[r, j]) for j in range(i + 1)))",
+                   lambda x, q: x.logcumsumexp(1), 2 * ["sum"]),
+    "left": ("""\
+a : Tensor[R, N]
+    a[r, i] = sigmoid(x[r, i])
+    for r in range(R):
+        s : float = 2.0
+        for i in range(N):
+            y[r, i] = s * a[r, i]
+            s *= 1.0 - a[r, i]""",
+             lambda x, q: 2.0 * x.sigmoid() * torch.cat(
+                 [torch.ones_like(x[:, :1]), (1.0 - x.sigmoid()).cumprod(1)[:, :-1]], 1),
+             2 * ["prod"]),
+    "in_place": ("y = x\n    for i in range(N - 1):\n        y[r, i + 1] += y[r, i]",
+                 lambda x, q: x.cumsum(1), 2 * ["sum"]),
+}  # fmt: skip
+LINE = "def line(x : In[Tensor[N]]) -> Tensor[N]:\n    return cumsum(x, 0)\n"
+# Rows of a thread, of a few lanes, of a warp, of a block in one round and in several, of blocks.
+SHAPES = ((0, 3), (3, 0), (2, 1), (5, 7), (70, 13), (9, 100), (3, 515), (2, 3000), (2, 4160))
+
+
+def _text(name: str) -> str:
+    type_ = "IntTensor" if name == "counts" else "Tensor"
+    lines = f"    y : {type_}[R, N]\n    {CASES[name][0]}\n    return y\n"
+    return HEAD.format(name=name, type=type_) + lines
+
+
+@pytest.fixture(scope="module")
+def module() -> Iterator[Any]:
+    with shim.compiled("\n".join([*map(_text, CASES), LINE])) as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_trees(name: str) -> None:
+    stage = on_device(pipeline.program(_text(name), name).module)
+    inside = list(nodes_of(tree_of(stage.function(name), stage, registry.CUDA)))
+    assert [node.kind for node in inside if isinstance(node, Scan)] == CASES[name][2]
+    assert all(run_program(_text(name), name, tries=3, device=registry.CUDA).values())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", CASES)
+def test_rows(module: Any, name: str, shape: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(shape[1])
+    x = torch.randn(shape, dtype=torch.float64, generator=generator)
+    if name == "products":
+        x = 1.0 + 0.1 * x
+    q = torch.randint(0, 9, shape, generator=generator)
+    expected = CASES[name][1](x, q)
+    found = getattr(module, name)(x, q)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    if name != "counts":
+        single = getattr(module, name)(x.float(), q)
+        torch.testing.assert_close(single, expected.float(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("length", [1, 8192, 4 * 8192, 4 * 8192 + 77])
+def test_blocks_share_a_row(module: Any, length: int) -> None:
+    x = torch.randn(length, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found = module.line(x)
+    torch.testing.assert_close(found, x.cumsum(0), rtol=1e-10, atol=1e-10)
+    assert torch.equal(found, module.line(x))
+    assert torch.equal(found[: length // 2], module.line(x)[: length // 2])
+
+
+def test_numbers_that_are_none(module: Any) -> None:
+    x, q = torch.ones(2, 1500, dtype=torch.float64), torch.zeros(2, 1500, dtype=torch.int64)
+    for place, value in ((0, torch.nan), (40, torch.inf), (700, torch.nan), (1499, -torch.inf)):
+        x[1, place] = value
+        for name in ("sums", "products", "greatest"):
+            expected = CASES[name][1](x, q)
+            torch.testing.assert_close(getattr(module, name)(x, q), expected, equal_nan=True)
+        x[1, place] = 1.0
+
+
+def test_gradients(module: Any) -> None:
+    x = 0.1 * torch.randn(3, 70, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    q = torch.zeros(3, 70, dtype=torch.int64)
+    weight = torch.randn(3, 70, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    for name in ("sums", "products", "greatest", "least", "logarithms", "left"):
+        ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+        getattr(module, name)(ours, q).backward(weight)
+        CASES[name][1](theirs, q).backward(weight)
+        torch.testing.assert_close(ours.grad, theirs.grad, msg=name)
