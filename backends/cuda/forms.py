@@ -129,7 +129,8 @@ def _forms(kernel: Kernel, architecture: str) -> Iterator[Form]:
         return
     if kernel.how == "running":
         yield from (Form(_THREADS, _WARP), Form(_LARGEST, _LARGEST))
-        yield from (Form(_LARGEST, _LARGEST, stage=stage) for stage in (1, 3))
+        if kernel.splits:
+            yield from (Form(_LARGEST, _LARGEST, stage=stage) for stage in (1, 3))
         return
     if not kernel.shares:
         return

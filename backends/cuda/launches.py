@@ -183,10 +183,14 @@ def _write_rows(owner: HostWriter, tree: Parallel) -> None:
         launch.number(type_, name, argument)
     assert tree.team is not None
     given = map(c.item_text, (iterations(context, tree), context.ints(tree.team.extent)))
+    scan = tree.body[-1]
+    # Blocks that share a row read it again when others have written; there steps may stay apart.
+    splits = isinstance(scan, Scan) and scan.factor is None
+    more = () if splits else ("/*splits=*/false",)
     steps = (tree.count, tree.team.extent)
-    shape = shapes.of_statement(context, tree.writes[0].name, steps, True, True, False, False)
+    shape = shapes.of_statement(context, tree.writes[0].name, steps, True, splits, False, False)
     with owner.writer.block():
-        launch.write(body, "running", *given, shape=shape, shares=True, splits=True)
+        launch.write(body, "running", *given, *more, shape=shape, shares=True, splits=splits)
 
 
 # -------------------------------------------------------------------------------- fused kernels

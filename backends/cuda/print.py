@@ -15,7 +15,8 @@ from loma.backends.schedule.ir import (
 )  # fmt: skip
 from loma.backends.schedule.walk import expressions, nodes
 from loma.core.ir import (
-    FLOAT, INT, POSITIONS, Binary, Builtin, Expr, FloatConst, FloatType, Index, IntConst, Var,
+    FLOAT, INT, POSITIONS, Binary, Builtin, Expr, FloatConst, FloatType, Index, IntConst, Select,
+    Var,
 )  # fmt: skip
 from loma.core.walk import free_variables, walk
 
@@ -156,17 +157,23 @@ class ThreadText(LoopText):
 
     def _scan(self, writer: Writer, scan: Scan) -> None:
         number, type_ = TYPES[scan.dtype], INT if scan.dtype == "int" else FLOAT
-        before = "nullptr"
-        if scan.before is not None:
-            before = f"&{c.text(self._element(scan.before))}"
+        before = "nullptr" if scan.before is None else f"&{c.text(self._element(scan.before))}"
         given = f"{self._part}, {self._ints(scan.high)}, {before}"
-        given += f", {initial(scan.kind, scan.dtype)}"
-        counter = f"const int64_t {self.local(scan.counter)}"
-        kind = f"loma::{scan.kind.capitalize()}"
-        with writer.block(f"loma::running<{kind}, {number}>({given}, [&]({counter})", ","):
-            writer.line(f"return {c.text(self.value(scan.value, type_))};")
-        with writer.block(f"[&]({counter}, const {number} found_)", ");"):
-            writer.line(f"{c.text(self._element(scan.place))} = found_;")
+        head = f"[&](const int64_t {self.local(scan.counter)}"
+        cuts = "true" if isinstance(scan.factor, Select) else "false"
+        call = f"loma::recurrence<{number}, /*cuts=*/{cuts}>"
+        values = [scan.value] if scan.factor is None else [scan.factor, scan.value]
+        if scan.factor is None:
+            call = f"loma::running<loma::{scan.kind.capitalize()}, {number}>"
+            given += f", {initial(scan.kind, scan.dtype)}"
+        writer.line(f"{call}({given},")
+        inside = Writer()
+        for value in values:
+            with inside.block(f"{head})", ","):
+                inside.line(f"return {c.text(self.value(value, type_))};")
+        with inside.block(f"{head}, const {number} found_)", ");"):
+            inside.line(f"{c.text(self._element(scan.place))} = found_;")
+        writer.extend([f"  {line}" for line in inside.lines])
 
     def _store(self, store: Store) -> str:
         place, leads = store.place, False

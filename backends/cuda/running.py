@@ -22,7 +22,7 @@ from loma.backends.schedule.host import (
     Allocate, CheckRange, Clear, Count, HostNode, Launch, Reserve, Serial, Spread, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Let, Loop, Node, Parallel, Scan, Store, Team
-from loma.backends.schedule.walk import mentioned, nodes
+from loma.backends.schedule.walk import map_expressions, mentioned, nodes
 from loma.core import builder as b, sizes
 from loma.core.ir import INT, Builtin, Expr, Index, IntConst, Stmt, Var
 from loma.core.walk import free_variables, map_children, substitute
@@ -149,9 +149,10 @@ def _loop(loop: Count, writes: tuple[str, ...]) -> list[HostNode] | None:
     counter = loop.source.counter
     if any(counter in mentioned(each) for each in lets):
         return None
-    found = running(loop, stores)
+    found = running(loop, stores, factors=True)
     if found is None or (len(found) > 1 and around.count != _ONE):
         return None
+    found = [_forwards(node, loop) if isinstance(node, Loop) else node for node in found]
     trees = (_tree(node, lets, around, loop.extent, tuple(sources)) for node in found)
     return [Unit(sources[0], tuple(trees), more=tuple(sources[1:]))]
 
@@ -181,6 +182,16 @@ def _tree(
             body=(*lets, *node.body),
         )  # fmt: skip
     return replace(made, work=rows.work)
+
+
+def _forwards(node: Loop, loop: Count) -> Loop:
+    """A loop of a reduction that runs backwards, along memory again."""
+    if not loop.source.backwards:
+        return node
+    last = sizes.arith("-", loop.extent, _ONE)
+    back: dict[str, Expr] = {node.counter.name: sizes.arith("-", last, node.counter)}
+    body = (map_expressions(n, lambda expr: _simple(substitute(expr, back))) for n in node.body)
+    return replace(node, body=tuple(body))
 
 
 def _written(node: Node) -> list[Var]:
@@ -225,6 +236,8 @@ def _at_most_one(extent: Expr) -> Expr:
 
 def _longer(scan: Scan, first: Node) -> Scan | None:
     """With the element before it, if ``first`` sets that."""
+    if scan.factor is not None:
+        return None
     if not isinstance(first, Store) or first.kind != "set" or scan.before is None:
         return None
     if _simple(first.place) != _simple(scan.before):

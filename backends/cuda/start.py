@@ -113,7 +113,7 @@ class Start:
             kernel.line(f"LOMA_LISTS({self.name})")
         if "loma::Halves" in kernel.text():
             before, facts = texts.HALVES + before, {**facts, "narrow": True}
-        if "loma::running" in kernel.text():
+        if "loma::running" in kernel.text() or "loma::recurrence" in kernel.text():
             before = texts.RUNNING + before
         text = before + kernel.text()
         if "__scalar<" in text:

@@ -21,8 +21,10 @@ from loma.backends.schedule.host import Count, HostNode, Serial, Unit
 from loma.backends.schedule.ir import If, InPlace, Kind, Loop, Node, Scan, Store, dtype_of
 from loma.backends.schedule.walk import map_expressions
 from loma.core import builder as b, sizes
-from loma.core.ir import INT, Binary, Builtin, Expr, Index, IntConst, Stmt, Unary, Var
-from loma.core.walk import substitute, variables
+from loma.core.ir import (
+    INT, Binary, Builtin, Expr, FloatConst, Index, IntConst, Select, Stmt, Unary, Var,
+)  # fmt: skip
+from loma.core.walk import substitute, variables, walk
 
 _EXTREMES: dict[str, Kind] = {"max": "max", "min": "min"}
 
@@ -53,19 +55,22 @@ def _changed(node: HostNode) -> HostNode:
     return Unit(sources[0], (tree,), more=tuple(sources[1:]))
 
 
-def running(loop: Count, stores: list[Store]) -> list[Node] | None:
+def running(loop: Count, stores: list[Store], factors: bool = False) -> list[Node] | None:
     """The nodes of a loop over those statements, if one of them, or the first two, are a running
-    reduction, behind which the others may have loops of their own."""
+    reduction, with ``factors`` also a linear recurrence, behind which the others may have loops of
+    their own."""
     counter = Var(loop.source.counter, INT)
     if any(store.kind not in ("set", "sum") or store.position is not None for store in stores):
         return None
     if loop.source.backwards:
         back: dict[str, Expr] = {counter.name: sizes.arith("-", _last(loop), counter)}
         stores = [map_expressions(store, lambda expr: substitute(expr, back)) for store in stores]
-    if len(stores) == 2 and (found := _with_state(loop, counter, *stores)) is not None:
-        return found
+    if len(stores) == 2:
+        found = _with_state(loop, counter, stores[0], stores[1], factors)
+        if found is not None:
+            return found
     for k, store in enumerate(stores):
-        scan = _scan(loop, counter, store, None)
+        scan = _scan(loop, counter, store, None, factors)
         if scan is not None and _may_stand_apart(stores, k, counter):
             others = (other for other in stores if other is not store)
             zero = IntConst(0)
@@ -73,7 +78,9 @@ def running(loop: Count, stores: list[Store]) -> list[Node] | None:
     return None
 
 
-def _with_state(loop: Count, counter: Var, first: Store, second: Store) -> list[Node] | None:
+def _with_state(
+    loop: Count, counter: Var, first: Store, second: Store, factors: bool
+) -> list[Node] | None:
     """The nodes for an element that is the same in all rounds, and a copy of what it becomes."""
     state, place = first.place, second.place
     assert isinstance(state, Index)
@@ -81,14 +88,16 @@ def _with_state(loop: Count, counter: Var, first: Store, second: Store) -> list[
     fixed = counter.name not in variables(state) and place.tensor.name != state.tensor.name
     if not fixed or second.kind != "set" or second.value != state:
         return None
-    scan = _scan(loop, counter, replace(first, place=place), state)
+    scan = _scan(loop, counter, replace(first, place=place), state, factors)
     if scan is None:
         return None
     last = Store(state, "set", _at(place, {counter.name: _last(loop)}))
     return [scan, If(b.binary(">", loop.extent, IntConst(0)), (last,))]
 
 
-def _scan(loop: Count, counter: Var, store: Store, state: Index | None) -> Scan | None:
+def _scan(
+    loop: Count, counter: Var, store: Store, state: Index | None, factors: bool
+) -> Scan | None:
     """The loop over a statement, if each of its elements is made of the one before it in memory, or
     of a ``state``, which is that one."""
     place = store.place
@@ -105,14 +114,19 @@ def _scan(loop: Count, counter: Var, store: Store, state: Index | None) -> Scan 
     if store.kind == "sum":
         value = Binary("+", place if state is None else state, value, place.type)
     kind, new = _apart(value, from_) or ("set", None)
+    factor: Expr | None = None
+    if new is None and factors and dtype == "float":
+        kind, (factor, new) = "sum", _linear(value, from_) or (None, None)
     if new is None or dtype_of(from_.tensor) != dtype:
         return None
-    own = [name for name in variables(new) if name in (place.tensor.name, from_.tensor.name)]
+    names = (place.tensor.name, from_.tensor.name)
+    own = [name for name in variables(new) if name in names]
+    if factor is not None and not _is_factor(factor, names):
+        return None
     if own and (state is not None or store.kind == "set" or len(own) != 1):
         return None
-    return Scan(
-        counter, loop.extent, kind, dtype, _at(from_, {counter.name: IntConst(0)}), place, new
-    )
+    before = _at(from_, {counter.name: IntConst(0)})
+    return Scan(counter, loop.extent, kind, dtype, before, place, new, factor)
 
 
 def _may_stand_apart(stores: list[Store], first: int, counter: Var) -> bool:
@@ -187,6 +201,67 @@ def _apart(value: Expr, last: Index) -> tuple[Kind, Expr | None] | None:
         case _:
             pass
     return None
+
+
+def _linear(value: Expr, last: Index) -> tuple[Expr, Expr] | None:
+    """How many times an element counts in a value, and what there is besides, if neither depends on
+    it."""
+    if _is_last(value, last):
+        return FloatConst(1.0), FloatConst(0.0)
+    if _is_apart(value, last):
+        return FloatConst(0.0), value
+    match value:
+        case Binary("+" | "-" as op, left, right):
+            one, two = _linear(left, last), _linear(right, last)
+            if one is None or two is None:
+                return None
+            (factor, rest), (other, more) = one, two
+            if op == "-":
+                other, more = b.neg(other), b.neg(more)
+            return b.add(factor, other), b.add(rest, more)
+        case Binary("*", left, right):
+            for side, times in ((left, right), (right, left)):
+                found = _linear(side, last)
+                if found is not None and _is_apart(times, last):
+                    factor, rest = found
+                    zero = b.is_const(rest, 0.0)
+                    return b.mul(factor, times), rest if zero else b.mul(rest, times)
+        case Unary("-", operand):
+            found = _linear(operand, last)
+            return None if found is None else (b.neg(found[0]), b.neg(found[1]))
+        case Select(cond, then, other) if _is_apart(cond, last):
+            one, two = _linear(then, last), _linear(other, last)
+            if one is None or two is None:
+                return None
+            return _chosen(cond, one[0], two[0]), _chosen(cond, one[1], two[1])
+        case _:
+            pass
+    return None
+
+
+def _chosen(cond: Expr, then: Expr, other: Expr) -> Expr:
+    return then if then == other else b.select(cond, then, other)
+
+
+def _is_factor(factor: Expr, names: tuple[str, ...]) -> bool:
+    """Whether numbers are multiplied, or chosen among ones that the text says: the element then
+    counts or does not, whatever it is."""
+    if any(name in names for name in variables(factor)):
+        return False
+    chooses = any(isinstance(part, Select) for part in walk(factor))
+    return not chooses or _is_choice(factor)
+
+
+def _is_choice(factor: Expr) -> bool:
+    match factor:
+        case Select(_, then, other):
+            return _is_choice(then) and _is_choice(other)
+        case _:
+            return b.number(factor) is not None
+
+
+def _is_apart(value: Expr, last: Index) -> bool:
+    return not any(_is_last(part, last) for part in walk(value))
 
 
 def _is_last(value: Expr, last: Index) -> bool:

@@ -174,7 +174,8 @@ class Rounds:
 class Scan:
     """``place`` becomes, for every value of [0, high), what a reduction has found so far: that of
     ``before``, if there is such an element, which is read first if there are any, and of ``value``
-    for all up to this one. The threads of a team share it."""
+    for all up to this one. With a ``factor`` it is a sum in which what was found before counts so
+    many times, and not at all where one that is chosen is 0. The threads of a team share it."""
 
     counter: Var
     high: Expr
@@ -183,6 +184,7 @@ class Scan:
     before: Index | None
     place: Index
     value: Expr
+    factor: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,11 +161,13 @@ def _node(node: Node) -> list[str]:
         case Rounds(on, test, body, most):
             rounds = f"rounds, at most {most}, while any of {name(on)}:"
             return [rounds, INDENT + "test:", *indented(_block(test)), *_block(body)]
-        case Scan(counter, high, kind, _, before, place, value):
+        case Scan(counter, high, kind, _, before, place, value, factor):
             span = f"{name(counter)} in {_range(IntConst(0), high)}"
             if before is not None:
                 span += f", from {text(before)}"
-            return [f"running {kind} over {span}:", f"{INDENT}{text(place)} = of {text(value)}"]
+            times = "" if factor is None else f", before it times {text(factor)}"
+            found = f"{INDENT}{text(place)} = of {text(value)}{times}"
+            return [f"running {kind} over {span}:", found]
         case Transpose(var, first, stride, rows, columns):
             part = f"{text(rows)} rows of {text(columns)} at {text(first)}, {text(stride)} apart"
             return [f"{name(var)} = transposed {part}"]

@@ -119,13 +119,17 @@ class _Verifier(Scope):
                 self.block(other)
             case Loop():
                 self.loop(node)
-            case Scan(counter, high, kind, _, before, place, value):
+            case Scan(counter, high, kind, _, before, place, value, factor):
                 self.kind(kind, kind not in POSITIONS)
+                some = factor is None or (kind == "sum" and before is not None)
+                self.require(some, "a factor of nothing")
                 self.ints(high)
                 if before is not None:
                     self.element(before)
                 with self.inner(counter):
                     self.number(value)
+                    if factor is not None:
+                        self.number(factor)
                     self.write(place)
             case Rounds(on, test, body, _, _):
                 self.known(on, "part")

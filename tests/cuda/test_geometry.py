@@ -49,10 +49,18 @@ def test_every_statement_has_a_geometry_that_kernels_take(native: ModuleType) ->
 
 
 def test_every_running_reduction_has_a_geometry_that_kernels_take(native: ModuleType) -> None:
-    for rows, length in itertools.product(SIZES, SIZES):
-        for shape in ({}, {"team": -3}, {"team": 2, "threads": -2}, {"slices": 3}, {"blocks": 5}):
-            found = native.running_geometry(rows, length, shape)
+    shapes: tuple[dict[str, int], ...] = (
+        {},
+        {"team": -3},
+        {"team": 2, "threads": -2},
+        {"slices": 3},
+        {"blocks": 5},
+    )
+    for rows, length, splits in itertools.product(SIZES, SIZES, (False, True)):
+        for shape in shapes:
+            found = native.running_geometry(rows, length, splits, shape)
             check(found)
+            assert found["slices"] == 1 or splits
             assert found["slices"] == 1 or found["team"] > 32
             assert found["slices"] == 1 or rows < 64
             assert found["slices"] * 1024 <= length or found["slices"] == 1

@@ -30,7 +30,7 @@ from loma.backends.schedule.ir import (
 from loma.backends.schedule.printer import head
 from loma.backends.schedule.walk import nodes
 from loma.core import sizes
-from loma.core.ir import INT, POSITIONS, Builtin, Element, Expr, Index, Var
+from loma.core.ir import INT, POSITIONS, Builtin, Element, Expr, Index, Select, Var
 from loma.errors.spans import Span
 
 Value = Any
@@ -220,13 +220,17 @@ class _Run:
                 self.declare(var, Elements(var.name, room, self.machine, True, around))
             case Rounds():
                 self.rounds(node)
-            case Scan(counter, high, kind, dtype, before, place, value):
+            case Scan(counter, high, kind, dtype, before, place, value, factor):
                 found = initial(dtype, kind)
                 if before is not None and self.whole(high) > 0:
                     found = self.value(before)
                 for t in range(self.whole(high)):
                     with self.inner():
                         self.declare(counter, t)
+                        if factor is not None:
+                            times = self.value(factor)
+                            cut = isinstance(factor, Select) and times == 0.0
+                            found = 0.0 if cut else found * times
                         found = UPDATE[kind](found, _as(self.value(value), dtype))
                         self.write(place, "set", found)
             case Groups():

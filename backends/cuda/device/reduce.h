@@ -48,6 +48,24 @@ struct Best {
   }
 };
 
+// What becomes of a number: ``factor`` times that and ``rest`` more.
+template <typename number>
+struct Affine {
+  number factor, rest;
+};
+
+// One step of a recurrence behind another one. ``cuts``: a factor of 0 leaves out what was there,
+// whatever it is.
+template <bool cuts>
+struct Steps {
+  static constexpr bool kOrdered = true;
+  template <typename number>
+  static Affine<number> join(Affine<number> a, Affine<number> b) {
+    const number rest = fma(b.factor, a.rest, b.rest);
+    return {a.factor * b.factor, cuts && b.factor == 0 ? b.rest : rest};
+  }
+};
+
 template <typename number>
 inline number shuffled(unsigned mask, number value, int distance) {
   return __shfl_xor_sync(mask, value, distance);

@@ -9,12 +9,30 @@
 
 namespace loma {
 
+// What another one of ``width`` neighbours has.
+template <int width, typename number>
+inline number of_lane(number value, int lane) {
+  return __shfl_sync(lanes_mask<width>(), value, lane, width);
+}
+template <int width, typename number>
+inline Affine<number> of_lane(Affine<number> value, int lane) {
+  return {of_lane<width>(value.factor, lane), of_lane<width>(value.rest, lane)};
+}
+template <int width, typename number>
+inline number of_lower(number value, int distance) {
+  return __shfl_up_sync(lanes_mask<width>(), value, distance, width);
+}
+template <int width, typename number>
+inline Affine<number> of_lower(Affine<number> value, int distance) {
+  return {of_lower<width>(value.factor, distance), of_lower<width>(value.rest, distance)};
+}
+
 // What ``width`` neighbours have, each joined with those of all lanes before it.
 template <typename Kind, int width, typename number>
 inline number up_to(number value) {
 #pragma unroll
   for (int distance = 1; distance < width; distance *= 2) {
-    const number lower = __shfl_up_sync(lanes_mask<width>(), value, distance, width);
+    const number lower = of_lower<width>(value, distance);
     if (static_cast<int>(threadIdx.x % width) >= distance) value = Kind::join(lower, value);
   }
   return value;
@@ -27,14 +45,51 @@ inline number before(const Block& block, number own, number none, number& all) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const number* const totals = block.totals(own);
   const number up = up_to<Kind, 32>(lane < warps ? totals[lane] : none);
-  all = __shfl_sync(lanes_mask<32>(), up, warps - 1);
-  const number lower = __shfl_sync(lanes_mask<32>(), up, warp == 0 ? 0 : warp - 1);
+  all = of_lane<32>(up, warps - 1);
+  const number lower = of_lane<32>(up, warp == 0 ? 0 : warp - 1);
   return warp == 0 ? none : lower;
 }
 template <typename Kind, int width, typename number>
 inline number before(const Lanes<width>&, number own, number none, number& all) {
   all = own;
   return none;
+}
+
+// Whether one of the factors is too large for a number, or none: a product of it stays so. Then these
+// must not be multiplied with each other before they are with the number that there is.
+template <typename Kind>
+constexpr bool kMultiplies = false;
+template <>
+constexpr bool kMultiplies<Prod> = true;
+template <typename Kind, typename number>
+inline bool is_too_large(number product) {
+  return kMultiplies<Kind> && product - product != 0;
+}
+template <typename Kind, typename number>
+inline bool is_too_large(const Affine<number>& steps) {
+  return steps.factor - steps.factor != 0;
+}
+
+// What the first of the threads has.
+template <typename number>
+inline number of_first(const Block& block, number value) {
+  return block.totals(value)[0];
+}
+template <int width, typename number>
+inline number of_first(const Lanes<width>&, number value) {
+  return of_lane<width>(value, 0);
+}
+
+// The same on one thread.
+template <typename Kind, typename number, typename Value, typename Write>
+inline number one_by_one(int64_t low, int64_t high, number last, const Value& value,
+                         const Write& write) {
+#pragma unroll 1
+  for (int64_t t = low; t < high; ++t) {
+    last = Kind::join(last, number(value(t)));
+    write(t, last);
+  }
+  return last;
 }
 
 // write(t, last . value(low) . ... . value(t)) for every t of [low, high), by ``segments`` groups of
@@ -76,13 +131,19 @@ inline void in_tiles(const Part& part, int segments, int64_t low, int64_t high, 
         found[k][own] = Kind::join(found[k][own - 1], found[k][own]);
       }
       const number up = up_to<Kind, width>(found[k][kBeside - 1]);
-      lower[k] = __shfl_up_sync(lanes_mask<width>(), up, 1, width);
+      lower[k] = of_lower<width>(up, 1);
       if (lane == 0) lower[k] = none;
       lower[k] = Kind::join(total, lower[k]);
-      total = Kind::join(total, __shfl_sync(lanes_mask<width>(), up, width - 1, width));
+      total = Kind::join(total, of_lane<width>(up, width - 1));
     }
     number all;
     const number outer = Kind::join(last, before<Kind>(part, total, none, all));
+    if (is_too_large<Kind>(all)) {
+      const int64_t end = min<int64_t>(tile + segments * kOwn, high);
+      if (part.leads()) last = one_by_one<Kind>(tile, end, last, value, write);
+      last = of_first(part, last);
+      continue;
+    }
 #pragma unroll
     for (int k = 0; k < rounds; ++k) {
       const number start = Kind::join(outer, lower[k]);
@@ -104,7 +165,7 @@ inline void by_lanes(const Part& part, int segments, int64_t high, number last, 
   in_tiles<Kind, width, 1>(part, segments, 0, high, last, none, value, write);
 #elif defined(LOMA_KNOWN)
   const int64_t round = int64_t(segments) * width * kBeside;
-  if (high > 4 * round) {
+  if (high > 4 * round && sizeof(number) <= 8) {
     in_tiles<Kind, width, 8>(part, segments, 0, high, last, none, value, write);
   } else if (high > 2 * round) {
     in_tiles<Kind, width, 4>(part, segments, 0, high, last, none, value, write);
@@ -124,12 +185,7 @@ template <typename Kind, typename number, typename Value, typename Write>
 inline void running(const Alone&, int64_t count, const number* begin, number none,
                     const Value& value, const Write& write) {
   if (count <= 0) return;
-  number last = begin == nullptr ? none : *begin;
-#pragma unroll 1
-  for (int64_t t = 0; t < count; ++t) {
-    last = Kind::join(last, number(value(t)));
-    write(t, last);
-  }
+  one_by_one<Kind>(0, count, begin == nullptr ? none : *begin, value, write);
 }
 template <typename Kind, typename number, int width, typename Value, typename Write>
 inline void running(const Lanes<width>& part, int64_t count, const number* begin, number none,
@@ -178,6 +234,21 @@ inline void running(const SliceOfRow<stage>& slice, int64_t count, const number*
     constexpr int rounds = LOMA_UNROLL == 1 ? 1 : 4;
     in_tiles<Kind, 32, rounds>(slice.part, Block::kWarps, low, high, found, none, value, write);
   }
+}
+
+// write(t, x) for every t of [0, count), where x is factor(t) times what was there before, first at
+// ``begin``, and more(t). ``cuts``: nothing of it where the factor is 0.
+template <typename number, bool cuts, typename Part, typename Factor, typename More, typename Write>
+inline void recurrence(const Part& part, int64_t count, const number* begin, const Factor& factor,
+                       const More& more, const Write& write) {
+  if (count <= 0) return;
+  const Affine<number> start{0, *begin};
+  running<Steps<cuts>, Affine<number>>(
+      part, count, &start, {1, 0},
+      [&](int64_t t) {
+        return Affine<number>{number(factor(t)), number(more(t))};
+      },
+      [&](int64_t t, const Affine<number>& found) { write(t, found.rest); });
 }
 
 // A kernel that is one such reduction: body(p, part) for p in range(grid.count), each of which calls

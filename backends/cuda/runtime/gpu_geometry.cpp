@@ -186,7 +186,7 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
   return g;
 }
 
-Geometry running_geometry(int64_t rows, int64_t length, const Shape& shape) {
+Geometry running_geometry(int64_t rows, int64_t length, bool splits, const Shape& shape) {
   Geometry g;
   int64_t team = 1, threads = kBlock;
   while (team < kWarp && team * kAtOnceBeside < length) team *= 2;
@@ -195,7 +195,7 @@ Geometry running_geometry(int64_t rows, int64_t length, const Shape& shape) {
     team *= 2;
   }
   // Of long rows that are few each has several blocks, which read it twice.
-  if (rows < kLeastBlock && length >= kLongRow) {
+  if (splits && rows < kLeastBlock && length >= kLongRow) {
     team = kBlock;
     g.slices = std::clamp<int64_t>(kSlices / std::max<int64_t>(rows, 1), 1, length / kLeastPart);
     g.slices = turned(g.slices, shape.slices, 1, kSlices);

@@ -46,9 +46,27 @@ a : Tensor[R, N]
              lambda x, q: 2.0 * x.sigmoid() * torch.cat(
                  [torch.ones_like(x[:, :1]), (1.0 - x.sigmoid()).cumprod(1)[:, :-1]], 1),
              2 * ["prod"]),
+    "decaying": ("""\
+for r in range(R):
+        s : float = 1.0
+        for i in range(N):
+            s = 0.9 * x[r, i] * s + x[r, i]
+            y[r, i] = s""",
+                 lambda x, q: _followed(0.9 * x, x, 1.0), ["sum"]),
     "in_place": ("y = x\n    for i in range(N - 1):\n        y[r, i + 1] += y[r, i]",
                  lambda x, q: x.cumsum(1), 2 * ["sum"]),
 }  # fmt: skip
+
+
+def _followed(factor: Tensor, more: Tensor, state: float) -> Tensor:
+    """``s = factor * s + more``, one after the other."""
+    last, found = torch.full_like(factor[:, 0], state) if factor.shape[1] else factor, []
+    for one, other in zip(factor.unbind(1), more.unbind(1), strict=True):
+        last = one * last + other
+        found.append(last)
+    return torch.stack(found, 1) if found else factor
+
+
 LINE = "def line(x : In[Tensor[N]]) -> Tensor[N]:\n    return cumsum(x, 0)\n"
 # Rows of a thread, of a few lanes, of a warp, of a block in one round and in several, of blocks.
 SHAPES = ((0, 3), (3, 0), (2, 1), (5, 7), (70, 13), (9, 100), (3, 515), (2, 3000), (2, 4160))
@@ -109,11 +127,35 @@ def test_numbers_that_are_none(module: Any) -> None:
         x[1, place] = 1.0
 
 
+@pytest.mark.parametrize("length", [40, 700])
+def test_factors_whose_product_is_too_large(module: Any, length: int) -> None:
+    """Steps that cannot be joined are taken one after the other."""
+    x = torch.zeros(2, length)
+    x[0] = 1e30
+    x[0, : length // 2] = 1e-30
+    x[1, 5] = torch.inf
+    q = torch.zeros(2, length, dtype=torch.int64)
+    expected = _followed(0.9 * x, x, 1.0)
+    torch.testing.assert_close(module.decaying(x, q), expected, equal_nan=True)
+    expected = x.cumprod(1)
+    torch.testing.assert_close(module.products(x, q), expected, equal_nan=True)
+
+
+def test_what_a_choice_leaves_out_is_nothing(module: Any) -> None:
+    """The gradient of a greatest element reaches those before it that are equal, no others."""
+    x = torch.arange(300.0, dtype=torch.float64).repeat(2, 1).requires_grad_()
+    weight = torch.ones_like(x)
+    weight[0, 70] = torch.inf
+    weight[1, 200] = torch.nan
+    module.greatest(x, torch.zeros(2, 300, dtype=torch.int64)).backward(weight)
+    torch.testing.assert_close(x.grad, weight, equal_nan=True)
+
+
 def test_gradients(module: Any) -> None:
     x = 0.1 * torch.randn(3, 70, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     q = torch.zeros(3, 70, dtype=torch.int64)
     weight = torch.randn(3, 70, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    for name in ("sums", "products", "greatest", "least", "logarithms", "left"):
+    for name in ("sums", "products", "greatest", "least", "logarithms", "left", "decaying"):
         ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
         getattr(module, name)(ours, q).backward(weight)
         CASES[name][1](theirs, q).backward(weight)
