@@ -114,10 +114,11 @@ def apart(context: FunctionContext, stmt: IndexAssign, fresh: bool) -> list[Inde
 
 def interleaved(context: FunctionContext, stmt: IndexAssign) -> list[IndexAssign]:
     """A statement whose elements lie beside each other along an axis of a few values, but not those
-    that it reads, as in ``y[i, r] = x[i]``, as statements for each value, which may run as one:
-    then vectors go along the next axis, and those of all values are put together where they are
-    written. So do other axes of a few values, for which a row reads the same, if values are chosen
-    by conditions, which all of them have."""
+    that it reads, or the other way round, as in ``y[i, r] = x[i]``, ``y[i, r] = x[r, i]`` and
+    ``y[r, i] = x[i, r]``, as statements for each value, which may run as one: then vectors go along
+    the next axis, and those of all values are put together where they are written, or taken apart
+    where they are read. So do other axes of a few values, for which a row reads the same, if values
+    are chosen by conditions, which all of them have."""
     target = stmt.target
     used = "neighbours" in config.optimisations() and context.machine.lanes > 1
     if not used or context.serial or context.make_tree is not None or not isinstance(target, Index):
@@ -136,24 +137,42 @@ def interleaved(context: FunctionContext, stmt: IndexAssign) -> list[IndexAssign
     if not all(read in certain or exists(read, extents, context.is_size) for read in every):
         return [stmt]
     found = [analyse(context, read, scope) for read, scope, _ in reads(stmt.value, stmt.axes)]
-    steps = {axis.name: sizes.constant(place.coefficient(axis.name)) for axis in stmt.axes}
-    few = [axis for axis in stmt.axes if 1 < _count(axis) <= _SIDE]
-    inner = [axis for axis in few if steps[axis.name] == 1 and _count(axis) in steps.values()]
-    if not inner:
+    few = _between(stmt, place, found)
+    for read in () if few else found:
+        few = _between(stmt, read, [place])[:1]
+        if few:
+            break
+    if not few:
         return [stmt]
-    few = [
-        axis
-        for axis in few
-        if any(sizes.constant(access.coefficient(axis.name)) == 0 for access in found)
-    ]
-    if inner[0] not in few:
-        return [stmt]
-    parts = [_at(stmt, inner[0], k) for k in range(_count(inner[0]))]
+    inner = few[0]
+    parts = [_at(stmt, inner, k) for k in range(_count(inner))]
     dear = sum(isinstance(node, Select) for node in walk(stmt.value)) > 1
     for axis in few if dear else ():
-        if axis is not inner[0] and _count(axis) * len(parts) <= FEW:
+        if axis is not inner and _count(axis) * len(parts) <= FEW:
             parts = [_at(part, axis, k) for k in range(_count(axis)) for part in parts]
     return parts
+
+
+def _between(stmt: IndexAssign, one: Access, others: list[Access]) -> list[Axis]:
+    """Axes of a few values for which one tensor has elements beside each other, between those of a
+    row, and others have none or a row for each: that axis, and others which say nothing of them."""
+    steps = {axis.name: sizes.constant(one.coefficient(axis.name)) for axis in stmt.axes}
+    few = [axis for axis in stmt.axes if 1 < _count(axis) <= _SIDE]
+    inner = [axis for axis in few if steps[axis.name] == 1 and _count(axis) in steps.values()]
+    if not inner or one.loose:
+        return []
+    along = {name for name, step in steps.items() if step == _count(inner[0])}
+    few = [axis for axis in few if any(_lies_apart(other, axis, along) for other in others)]
+    return [inner[0], *(axis for axis in few if axis is not inner[0])] if inner[0] in few else []
+
+
+def _lies_apart(access: Access, short: Axis, rows: set[str]) -> bool:
+    """Whether a tensor has one element for all values of a short axis, or those for each value in
+    a row of their own, as before pixels are shuffled."""
+    step = sizes.constant(access.coefficient(short.name))
+    if step is not None and abs(step) <= _SIDE:
+        return step == 0
+    return any(sizes.constant(access.coefficient(row)) == 1 for row in rows)
 
 
 def _long(context: FunctionContext, axes: tuple[Axis, ...]) -> list[str]:

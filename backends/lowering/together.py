@@ -34,6 +34,7 @@ from loma.core.ir import (
 from loma.core.walk import free_variables, map_children, mentioned_names, substitute, walk
 
 _LOOPS = Loop | Tiles | Blocks | If
+_INSIDE = ("vector", "serial")  # loops
 _IN_LANES = UpdateLanes | StoreLanes
 _ALONG_ROWS = Let | If | Loop | Part | Store | Fill
 
@@ -208,9 +209,9 @@ def _stretch(stmt: Stmt, name: str) -> tuple[object, Expr, Expr] | None:
 
 
 def _elementwise(first: Parallel, second: Parallel, apart: set[str]) -> Parallel | None:
-    """One loop of two that have at most one loop inside, for lanes, where the elements of a tensor
-    that one writes and the other uses are one and the same in an iteration, but for those that they
-    write ``apart``."""
+    """One loop of two, with a loop for lanes inside, where the elements of a tensor that one writes
+    and the other uses are one and the same in an iteration, but for those that they write
+    ``apart``. In rows inside of an iteration each uses nothing else that the other writes."""
     if first.checks or second.checks or first.team is not None or second.team is not None:
         return None
     body = _same_loops(first, second)
@@ -218,6 +219,8 @@ def _elementwise(first: Parallel, second: Parallel, apart: set[str]) -> Parallel
         return None
     written = {var.name for var in (*first.writes, *second.writes)}
     both = (written & _used(first) & _used(second)) - apart
+    if both and any(isinstance(node, Loop) and node.role != "vector" for node in nodes(body)):
+        return None
     places: dict[str, set[tuple[Expr, ...]]] = {name: set() for name in both}
     for node in nodes(body):
         for read in _elements(node):
@@ -232,7 +235,7 @@ def _elementwise(first: Parallel, second: Parallel, apart: set[str]) -> Parallel
 
 
 def _is_elementwise(node: Node) -> bool:
-    return isinstance(node, Let | Store) or (isinstance(node, Loop) and node.role == "vector")
+    return isinstance(node, Let | Store) or (isinstance(node, Loop) and node.role in _INSIDE)
 
 
 def _elements(node: Node) -> Iterator[Index]:

@@ -77,3 +77,28 @@ def f(x : In[Tensor[M]], y : Out[Tensor[N]]):
     y = torch.zeros(count)
     loma.compile(text).f(x, y)
     assert y.equal(x.repeat_interleave(2)[:count])
+
+
+SHUFFLE = """
+def f(x : In[Tensor[C, 2, 3, H, W]]) -> Tensor[C, H, 2, W, 3]:
+    y : Tensor[C, H, 2, W, 3]
+    y[c, i, p, j, q] = x[c, p, q, i, j]
+    return y
+"""
+
+
+def test_rows_that_are_put_between_each_other_and_taken_apart_again() -> None:
+    module = pipeline.program(SHUFFLE, "text").module
+    for name, target in (("f", "y"), ("f__backward", "_d_x")):
+        tree = print_lowered(module.function(name), tree_of(module.function(name), module))
+        assert tree.count("parallel for") == 1
+        lines = [line.strip() for line in tree.split("vector for", 1)[-1].splitlines()[1:]]
+        assert sum(line.startswith(f"{target}[") for line in lines) == 3
+    compiled = loma.compile(SHUFFLE, path="shuffle").f
+    for sizes in ((2, 2, 3, 3, 19), (1, 2, 3, 1, 1), (2, 2, 3, 0, 4)):
+        x = torch.randn(sizes, dtype=torch.float64, requires_grad=True)
+        weight = torch.randn(sizes[0], sizes[3], 2, sizes[4], 3, dtype=torch.float64)
+        expected = x.permute(0, 3, 1, 4, 2)
+        assert torch.equal(compiled(x), expected)
+        (compiled(x) * weight).sum().backward()
+        assert torch.equal(x.grad, weight.permute(0, 2, 4, 1, 3))

@@ -56,6 +56,7 @@ from loma.passes.canonical.webs import webs as webs
 from loma.passes.canonical.recurrences.winners import winners as winners
 from loma.passes.additions import totals as totals
 from loma.passes.first_write import first_write
+from loma.passes.interleaving import interleaving
 from loma.passes.reuse import same_values as same_values
 from loma.passes.zeroing import zeroing
 
@@ -92,7 +93,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = conditions(module)
     if "shapes" in wanted:
         module = remainders(pieces(stacks(module)))
-        module = layouts(units(shapes(channels(module))))
+        module = interleaving(channels(module), chosen=False)
+        module = layouts(units(shapes(module)))
     if "temporaries" in wanted:
         module = temporaries(module, every=every)
         # Loops stay that a temporary would make too large, which may be gone now.

@@ -2,7 +2,7 @@
 
 Elementwise operators (with broadcasting) and reductions over dims: what stands as ``y : Tensor[N,
 M] = relu(x + b)`` in a program is ``y[i, j] = relu(x[i, j] + b[j])`` in the canonical form. Slices,
-transposed operands, and those with dimensions of size 1 added or dropped, are read where they lie,
+permuted operands, and those with dimensions of size 1 added or dropped, are read where they lie,
 as is what is flipped or rolled, and of a slice of computed values only the slice is computed;
 products of batches of matrices are sums. An operator of another kind (a convolution, a permutation)
 that stands inside such an expression becomes a statement of its own, and so do its arguments. Where
@@ -41,11 +41,12 @@ from loma.passes.canonical.filters import (
 )  # fmt: skip
 from loma.passes.canonical.hoisting import InBlocks
 from loma.passes.canonical.views import (
-    cut_place, element, is_inside, read_through, slice_start, turned,
+    cut_place, element, in_order, is_inside, order_of, read_through, slice_start, turned,
 )  # fmt: skip
 
 _TRIANGLES: dict[str, BinaryOp] = {"tril": "<=", "triu": ">="}  # of the column
-_VIEWS = ("slice", "transpose", "reshape")
+_PERMUTED = ("transpose", "permute")
+_VIEWS = ("slice", *_PERMUTED, "reshape")
 _UNIT = Axis("_one", IntConst(1))  # of a dimension of size 1, whose only subscript is 0
 _OTHERS = ("where", "expand", "sum_to")
 
@@ -177,6 +178,8 @@ class _Operators(InBlocks):
         self._every = every
         self._large = set[str]()  # variables that hold products of matrices, as scores of attention
         self._of_rounds = frozenset[str]()  # variables that each round of a loop around sets
+        returned = (s.values for s in function.body if isinstance(s, Return))
+        self._returned = {value for values in returned for value in values}
         self._masks = dict[str, Op]()  # what conditions on indices alone are
         self._parts = dict[Expr, Var]()  # slices that the statement at hand reads
 
@@ -249,7 +252,8 @@ class _Operators(InBlocks):
         self, stmt: Declare | Assign, target: Var, op: Literal["=", "+="], value: Expr
     ) -> Stmt:
         """An index statement, after those that it needs, or the statement with plain arguments."""
-        if not self._is_written_out(value):
+        copied = target in self._returned and self._is_rearranged(value)
+        if not copied and not self._is_written_out(value):
             return replace(stmt, value=self._with_plain_arguments(value))
         mark = len(self._out), len(self._hoisted)
         try:
@@ -297,7 +301,29 @@ class _Operators(InBlocks):
         """A returned number, or a returned tensor as a variable."""
         if isinstance(value, Index) and isinstance(value.base, Op) and not value.subscripts:
             return self._number(value)
+        if self._is_rearranged(value):
+            return self._rearranged(value, "_result")
         return self._plain(value, "_result") if _is_composed(value) else value
+
+    def _is_rearranged(self, value: Expr) -> bool:
+        """Whether a permutation, if it is copied, is faster as an index statement: one that keeps
+        rows as they are copies each, which a library is quick at where they are short."""
+        if not self._every or not isinstance(value, Op) or value.name not in _PERMUTED:
+            return False
+        order, dims = order_of(value), sizes.dims_of(value)
+        if order is None or not (isinstance(value.type, TensorType) and not value.type.integer):
+            return False
+        moves = order[-1] != len(order) - 1 or sizes.constant(dims[-1]) is not None
+        return moves and self._is_moved(value)
+
+    def _rearranged(self, value: Expr, wish: str = "_t") -> Expr:
+        """A permutation as a variable, which an index statement makes."""
+        mark = len(self._out), len(self._hoisted)
+        try:
+            return self._tensor(wish, value.type, partial(self._whole, value))
+        except _Stays:
+            self._forget(mark)
+            return self._view_of_plain(value)
 
     def _plain(self, value: Expr, wish: str = "_t") -> Expr:
         """A tensor as a variable, where index statements compute it."""
@@ -319,6 +345,8 @@ class _Operators(InBlocks):
     def _with_plain_arguments(self, value: Expr) -> Expr:
         if not isinstance(value, Op):
             return value
+        if value.name == "reshape" and self._is_rearranged(value.args[0]):
+            return replace(value, args=(self._rearranged(value.args[0]),))
         args = (self._plain(arg) if _is_composed(arg) else arg for arg in value.args)
         return replace(value, args=tuple(args))
 
@@ -390,7 +418,7 @@ class _Operators(InBlocks):
                 return self._every
             case Op("flip" | "roll"):
                 return self._every and turned(value, sizes.dims_of(value)) is not None
-            case Op("transpose" | "reshape" | "slice", (x,)) if _is_composed(x):
+            case Op("transpose" | "permute" | "reshape" | "slice", (x,)) if _is_composed(x):
                 return self._is_written_out(x) and self._is_moved(value)
             case Op(name):
                 row = OPS[name]
@@ -644,11 +672,11 @@ class _Operators(InBlocks):
                 return None  # which has to lie in this slice, not in all of its tensor
             own[dim] = _Slice(own[dim].name, dims[dim], cut_place(_at(own[dim]), start))
             return own
-        if view.name == "transpose":
-            given = dict(view.attrs)
-            first, second = (_constant(given[name]) % len(own) for name in ("dim0", "dim1"))
-            own[first], own[second] = own[second], own[first]
-            return own
+        if view.name in _PERMUTED:
+            order = order_of(view)
+            if order is None:
+                raise _Stays
+            return list(in_order(order, own))
         left = [axis for axis in own if axis.extent != IntConst(1)]
         wanted = tuple(dim for dim in dims if dim != IntConst(1))
         if not sizes.same(wanted, tuple(axis.extent for axis in left)):
@@ -736,7 +764,7 @@ class _Operators(InBlocks):
         match operand:
             case Var():
                 return operand
-            case Op("transpose" | "reshape", (x,)) if self._is_moved(operand):
+            case Op("transpose" | "permute" | "reshape", (x,)) if self._is_moved(operand):
                 return replace(operand, args=(self._operand(x),))
             case _:
                 return self._plain(operand, "_operand")

@@ -1,11 +1,12 @@
-"""Which element of a tensor an element of a part of it is: of slices, transposed and with
+"""Which element of a tensor an element of a part of it is: of slices, permuted and with
 dimensions of size 1 dropped or added, flipped and rolled."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from loma.core import builder as b, sizes
 from loma.core.bounds import counted, is_never_negative
@@ -21,6 +22,7 @@ from loma.core.walk import (
 )  # fmt: skip
 
 ONE = IntConst(1)
+T = TypeVar("T")
 
 
 def is_view(value: Expr) -> bool:
@@ -76,7 +78,7 @@ def is_inside(part: Expr, is_size: IsSize, counters: Mapping[str, Expr] | None =
         case Op("slice", (whole,)):
             there = slice_start(part, is_size, counters) is not None
             return there and is_inside(whole, is_size, counters)
-        case Op("transpose", (whole,)):
+        case Op("transpose" | "permute", (whole,)):
             return is_inside(whole, is_size, counters)
         case Op("reshape", (whole,)):
             return _is_readable(part, whole) and is_inside(whole, is_size, counters)
@@ -135,11 +137,29 @@ def element(part: Expr, subscripts: tuple[Expr, ...]) -> Index | None:
     match part:
         case Var(_, TensorType(tuple()) as type_):
             return Index(part, subscripts, INT if type_.integer else FLOAT)
-        case Op("slice" | "transpose" | "reshape", (whole,)):
+        case Op("slice" | "transpose" | "permute" | "reshape", (whole,)):
             own = _subscripts(part, whole, list(subscripts))
             return None if own is None else element(whole, own)
         case _:
             return None
+
+
+def order_of(value: Op) -> tuple[int, ...] | None:
+    """The dimensions of an operand in the order that a permutation gives them."""
+    attrs, count = dict(value.attrs), len(sizes.dims_of(value))
+    if value.name == "permute":
+        dims = _constants(attrs["dims"])
+        return None if dims is None else tuple(dim % count for dim in dims)
+    ends = _constants((*_several(attrs["dim0"]), *_several(attrs["dim1"])))
+    if ends is None:
+        return None
+    one, other = (end % count for end in ends)
+    return tuple({one: other, other: one}.get(k, k) for k in range(count))
+
+
+def in_order(order: tuple[int, ...], own: Sequence[T]) -> tuple[T, ...]:
+    """For each dimension of what is permuted, what belongs to it in the permutation."""
+    return tuple(own[order.index(k)] for k in range(len(order)))
 
 
 def turned(value: Op, places: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
@@ -177,12 +197,9 @@ def _subscripts(part: Op, whole: Expr, places: list[Expr]) -> tuple[Expr, ...] |
             assert not isinstance(first, tuple)
             places[dim] = cut_place(places[dim], first)
             return tuple(places)
-        case "transpose":
-            one, other = _constant(attrs["dim0"]), _constant(attrs["dim1"])
-            if one is None or other is None:
-                return None
-            places[one], places[other] = places[other], places[one]
-            return tuple(places)
+        case "transpose" | "permute":
+            order = order_of(part)
+            return None if order is None else in_order(order, places)
         case _:
             return _with_units(part, whole.type.dims, places)
 
@@ -198,8 +215,12 @@ def _with_units(part: Op, dims: tuple[Expr, ...], places: list[Expr]) -> tuple[E
     return tuple(IntConst(0) if dim == ONE else next(left)[0] for dim in dims)
 
 
+def _several(values: Expr | tuple[Expr, ...]) -> tuple[Expr, ...]:
+    return values if isinstance(values, tuple) else (values,)
+
+
 def _constants(values: Expr | tuple[Expr, ...]) -> list[int] | None:
-    found = [_constant(v) for v in (values if isinstance(values, tuple) else (values,))]
+    found = [_constant(v) for v in _several(values)]
     return None if None in found else [v for v in found if v is not None]
 
 
