@@ -18,6 +18,7 @@ from loma.backends.cfamily.identifiers import MATH
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.context import FunctionContext
+from loma.core import builder
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
     FLOAT, INT, Binary, Builtin, Call, Element, Expr, FloatConst, FloatType, Function, Index,
@@ -29,6 +30,7 @@ from loma.core.printer import print_type
 from loma.errors.spans import Span
 
 _LOGICAL = {"and": "&&", "or": "||"}
+_MOST_QUARTERS = 16  # x ** (n / 4) up to this n is written with square roots
 _LARGEST_PRODUCT = 16  # x ** n up to this n is written as products
 _VECTOR = MATH - {"sqrt", "floor", "ceil"}  # those of runtime/vector_math.h
 _OWN = {  # those of runtime/special.h and arithmetic.h
@@ -242,6 +244,8 @@ class Expressions(ABC):
             if -_LARGEST_PRODUCT <= count < 0 and expr.type == FLOAT:
                 one = c.call("real", c.number(1))
                 return c.Binary("/", one, c.call(f"loma::power<{-count}, real>", base))
+        if expr.type == FLOAT and (roots := _in_roots(base, exponent)) is not None:
+            return roots
         function = "loma::ipow" if expr.type == INT else self._library("pow")
         return c.call(function, base, self.value(exponent, expr.type))
 
@@ -283,6 +287,8 @@ class Expressions(ABC):
             return c.call("loma::range_length", *listed)
         if name == "round":
             return c.call("std::nearbyint", *listed)
+        if name == "pow" and (roots := _in_roots(listed[0], expr.args[1])) is not None:
+            return roots
         if name in MATH:
             return c.call(self._library(name), *listed)
         types = "real" if type_ == FLOAT else "int64_t"
@@ -307,6 +313,18 @@ class Expressions(ABC):
     def arguments(self, call: Call) -> list[c.Expression]:
         pairs = zip(call.args, self.callee(call).params, strict=True)
         return [self.value(arg, param.type) for arg, param in pairs]
+
+
+def _in_roots(base: c.Expression, exponent: Expr) -> c.Expression | None:
+    """A power by quarters, which roots are quicker for than a logarithm; None if it is another."""
+    number = builder.number(exponent)
+    if number is None or not (4 * number).is_integer() or number.is_integer():
+        return None
+    quarters = int(4 * abs(number))
+    if quarters > _MOST_QUARTERS:
+        return None
+    power = c.call(f"loma::power_of_quarters<{quarters}, real>", base)
+    return power if number > 0 else c.Binary("/", c.call("real", c.number(1)), power)
 
 
 def _is_nonzero(divisor: Expr) -> bool:

@@ -68,7 +68,7 @@ def _may_copy(
         and read.base != target.base
         and all(name in names for name in subscripts)
         and len(set(subscripts)) == len(subscripts)
-        and any(name not in subscripts for name in own)
+        and any(name in names and name not in subscripts for name in own)
     )
 
 

@@ -50,6 +50,11 @@ for i in range(N):
 """, "softplus(-x[i, j]) * 2.0"),
     ("undone", "s = exp(0.5 * x)\ny[i, j] = log(s[i, j])", "0.5 * x[i, j]"),
     ("power", "y[i, j] = (1.0 + x[i, j] ** 2) ** 0.75", "pow(1.0 + x[i, j] ** 2, 0.75)"),
+    ("power_of_logarithm", "y[i, j] = exp(-0.75 * log(1.0 + x[i, j] ** 2))",
+     "pow(1.0 + x[i, j] ** 2, -0.75)"),
+    ("square", "y[i, j] = pow(x[i, j] - 1.0, 2.0)", "(x[i, j] - 1.0) ** 2"),
+    ("logarithm_of_cosh", "y[i, j] = log(cosh(x[i, j]))",
+     f"x[i, j] + (softplus(-2.0 * x[i, j]) - {math.log(2.0)})"),
     ("logarithm", "y[i, j] = log(1.0 + exp(2.0 * x[i, j]))", "softplus(2.0 * x[i, j])"),
     ("precise_logarithm", "y[i, j] = log1p(exp(x[i, j]))", "softplus(x[i, j])"),
     ("log_sigmoid", "y = log(sigmoid(x))", "-softplus(-x[_i0, _i1])"),
@@ -147,3 +152,23 @@ def test_what_was_overwritten_is_another_softmax() -> None:
     module = parse(text(body))
     (found,) = Interpreter(passes.canonical_form(module)).call("f", x)
     np.testing.assert_allclose(found, Interpreter(module).call("f", x)[0], 1e-12)
+
+
+BOTH_WAYS = """
+def f(x : In[Tensor[N]], t : In[Tensor[N]]) -> tuple[Tensor[N], float]:
+    y : Tensor[N]
+    y[i] = t[i] * softplus({0})
+    z : float
+    z += softplus({1}) * t[i] * t[i]
+    return y, z
+"""
+
+
+@pytest.mark.parametrize("ends", [("x[i]", "-x[i]"), ("-x[i]", "x[i]"), ("x[i]", "x[i]")])
+def test_softplus_of_a_number_and_of_its_opposite_have_one_logarithm(ends: tuple[str, str]) -> None:
+    program = with_derivative(BOTH_WAYS.format(*ends))
+    shown = print_function(passes.optimise(parse(program)).function("f"))
+    assert shown.count("log1p(exp(-abs(x[i])))") == (ends[0] != ends[1])
+    x = torch.tensor([-900.0, -20.0, -1e-3, 0.0, 0.5, 20.0, 900.0], dtype=torch.float64)
+    point = Point("f", program, "f", (x, torch.cos(x)))
+    compare(point, Changed(program, verified(passes.optimise)))

@@ -27,6 +27,12 @@ CASES: tuple[tuple[str, str, str, str], ...] = (
      "_c[i, j] * _c_1[j, k]", "x[i, j] ** 2 *"),
     ("square_of_a_product", "y[i, k] += (x[i, j] * w[j, k]) ** 2",
      "_c[i, j] * _c_1[j, k]", "x[i, j] * w"),
+    ("difference", "y[i, k] = sum((x[i, j] - z[j]) * w[j, k] for j in M)",
+     "_c[i, j] = x[i, j] - z[j]", ") * w"),
+    ("differences", "y[i, k] += (x[i, j] - 1.0) * (w[j, k] - z[j])",
+     "_c[i, j] * _c_1[k, j]", ") * ("),
+    ("difference_of_both", "y[i, k] = sum((x[i, j] - w[j, k]) * w[j, k] for j in M)",
+     "(x[i, j] - w[j, k]) * w", "_c"),
     ("of_one_side", "y[i, k] = sum(x[i, j] * w[j, k] * x[i, j] for j in M)",
      "_c[i, j] * w[j, k]", "x[i, j] * w"),
     ("of_vectors", "y[i, k] = w[0, k] * sum(x[i, j] * x[i, j] * z[j] for j in M)",
@@ -67,3 +73,46 @@ def test_values_and_derivatives(case: tuple[str, str, str, str]) -> None:
                for s in ((3, 4), (4,), (4, 2)))  # fmt: skip
     for change in (passes.canonical_form, passes.optimise):
         compare(Point(case[0], whole, "f", (x, z, w)), Changed(whole, verified(change)))
+
+
+# name, loop, whether what is costly leaves it
+ROUNDS: tuple[tuple[str, str, bool], ...] = (
+    ("same", "for t in range(3):\n    y[i, k] = y[i, k] * exp(-exp(w[i, k])) + x[i, t]", True),
+    ("in_two_loops", """
+for t in range(3):
+    for s in range(2):
+        y[i, k] = y[i, k] * exp(w[i, k]) + x[i, t] * s
+""", True),
+    ("another_in_each", "for t in range(3):\n    y[i, k] = y[i, k] * exp(x[i, t]) + w[i, k]",
+     False),
+    ("changed", "for t in range(3):\n    y[i, k] = y[i, k] * 0.5 + exp(y[i, k])", False),
+    ("guarded", """
+for t in range(3):
+    if t > 1:
+        y[i, k] = y[i, k] * exp(w[i, k]) + x[i, t]
+""", False),
+    ("larger", """
+for t in range(3):
+    y[0, t] = y[0, t] + sum(exp(z[j] * z[k]) * y[0, t] for j in M for k in M)
+""", False),
+    ("may_fail", "for t in range(M - 3):\n    y[i, k] = y[i, k] * exp(w[i + 3, k]) + x[i, t]",
+     False),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ROUNDS, ids=lambda case: case[0])
+def test_what_is_the_same_in_all_rounds(case: tuple[str, str, bool]) -> None:
+    lines = "".join(f"    {line}\n" for line in case[1].strip("\n").split("\n"))
+    source = with_derivative(
+        f"def f({HEAD.replace('[M, K]', '[N, K]')}) -> Tensor[N, K]:\n    y : Tensor[N, K]\n"
+        f"    y[i, k] = x[i, 0] + w[i, k]\n{lines}    return y\n"
+    )
+    shown = print_function(passes.canonical_form(parse(source)).function("f"))
+    before = shown.split("for t in", 1)[0]
+    assert ("exp(" in before) == case[2]
+    assert ("exp(" in shown[len(before) :]) != case[2]
+    if case[0] == "may_fail":
+        return  # for these sizes
+    args = tuple(torch.randn(s, dtype=torch.float64) * 0.5 for s in ((2, 3), (3,), (2, 4)))
+    for change in (passes.canonical_form, passes.optimise):
+        compare(Point(case[0], source, "f", args), Changed(source, verified(change)))

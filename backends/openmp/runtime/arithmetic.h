@@ -133,6 +133,16 @@ inline number power(number x) {
   }
 }
 
+// x to a small constant number of quarters, as products of square roots: those of a negative number
+// are NaN, as the power is, but that of minus infinity is infinite, and of -0 it is 0.
+template <int quarters, typename real>
+inline real power_of_quarters(real x) {
+  const real half = std::sqrt(x + real(0)), rest = quarters % 4 == 2 ? half : std::sqrt(half);
+  const real root = quarters % 4 == 3 ? half * rest : rest;
+  const real result = power<quarters / 4>(x) * root;
+  return x == -std::numeric_limits<real>::infinity() ? -x : result;
+}
+
 // The value that every other is at least as large as (or, with a sign, as small as).
 template <typename number>
 constexpr number lowest() {

@@ -43,6 +43,7 @@ from loma.passes.canonical.dimensions.remainders import remainders as remainders
 from loma.passes.canonical.dimensions.shapes import shapes as shapes
 from loma.passes.canonical.dimensions.stacks import stacks as stacks
 from loma.passes.canonical.dimensions.turns import turns as turns
+from loma.passes.canonical.elementary.opposites import opposites as opposites
 from loma.passes.canonical.elementary.softmax import softmax as softmax
 from loma.passes.canonical.recurrences.stored import stored as stored
 from loma.passes.canonical.recurrences.states import states as states
@@ -94,7 +95,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "shapes" in wanted:
         module = remainders(pieces(stacks(module)))
         module = interleaving(channels(module), chosen=False)
-        module = layouts(units(shapes(module)))
+        module = layouts(units(shapes(units(module))))
     if "temporaries" in wanted:
         module = temporaries(module, every=every)
         # Loops stay that a temporary would make too large, which may be gone now.
@@ -115,6 +116,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = scalar_calls(module) if "inline" in wanted else module  # of what are tensors now
     if "exponentials" in wanted:
         module = exponentials(activations(module))
+        module = opposites(module) if every else module  # derivatives are made of the names
     if {"reductions", "temporaries", "invariants"} <= set(wanted):  # weights divided by their sum
         module = invariants(temporaries(module, weights=True))
     if "reuse" in wanted and not every:  # all of reuse comes later

@@ -13,11 +13,12 @@ has a value of ``exp`` for each ``d``; in the canonical form it is
 So does a quotient of elements, ``sum(c[i, j] / z[j] * v[j, d] for j in S)``, that a sum has for
 each ``d``: what is left is a product of two tensors. Of more elements, of which each lacks ``i`` or
 ``d``, those that lack the same are one of the two, as in ``sum(x[i, j] ** 2 * v[j, d] ** 2 for j in
-S)``. So does an element at a place that data say, ``x[n, label[n]]`` beside ``x[n, c]``: what is
-read there for each ``c`` is read once, and its adjoint is added there once. What a condition guards
-stays where it is, but for what a tensor holds in any case, or where the same condition holds, as
-``e[i, j] = exp(s[i, j]) if j <= i else 0.0`` does, and for elements that surely exist where it does
-not hold, as with ``if c != label[n]``.
+S)`` and ``sum((x[i, j] - m[j]) * v[j, d] for j in S)``. So does an element at a place that data
+say, ``x[n, label[n]]`` beside ``x[n, c]``: what is read there for each ``c`` is read once, and its
+adjoint is added there once. What is costly and the same in all rounds of a loop is computed in
+front of it. What a condition guards stays where it is, but for what a tensor holds in any case, or
+where the same condition holds, as ``e[i, j] = exp(s[i, j]) if j <= i else 0.0`` does, and for
+elements that surely exist where it does not hold, as with ``if c != label[n]``.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from functools import partial, reduce
 from loma.core import builder as b
 from loma.core.bounds import conjuncts, exists, facts
 from loma.core.builtins import BUILTINS
-from loma.core.effects import written
+from loma.core.effects import counters, written
 from loma.core.ir import (
-    INT, Axis, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IndexAssign,
-    IntConst, Module, Reduce, Select, Stmt, TensorType, Var, replace,
+    INT, Axis, Binary, Builtin, Call, Expr, FloatConst, FloatType, For, Function, Index,
+    IndexAssign, IntConst, Module, Reduce, Select, Stmt, TensorType, Unary, Var,
+    replace,
 )  # fmt: skip
 from loma.core.sizes import constant, equal
 from loma.core.walk import (
-    free_variables, map_guarded, map_tensor_functions, substitute,
-    variables, walk,
+    blocks, free_variables, map_guarded, map_tensor_functions, substitute, variables, walk,
 )  # fmt: skip
-from loma.passes.canonical.hoisting import InBlocks
+from loma.passes.canonical.hoisting import InBlocks, may_fail
 from loma.passes.liveness import covers
 
 Scope = dict[str, Axis]
@@ -91,6 +92,7 @@ class _Costly(InBlocks):
         self._summed = frozenset[str]()  # the indices of the sums around
         self._rank = 0  # how many indices an element of the statement has at most
         self._operands: set[Expr] = set()  # products of elements that are one operand of a sum
+        self._changed: frozenset[str] | None = None  # in the outermost loop; None where none is
 
     def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         around = self._written, self._places, self._held, self._held_where
@@ -107,7 +109,14 @@ class _Costly(InBlocks):
         return out
 
     def _statement(self, stmt: Stmt) -> Stmt:
+        around = self._changed
+        if isinstance(stmt, For) and self._depth == 0:
+            own = written(stmt.body) | counters(stmt.body) | {stmt.counter}
+            self._changed = frozenset(own)
+        elif blocks(stmt) and not isinstance(stmt, For):
+            self._changed = None  # what no condition asks for is not computed
         new = super()._statement(stmt)
+        self._changed = around
         self._written.update(written((stmt,)))
         if isinstance(stmt, IndexAssign) and stmt.value == getattr(new, "value", None):
             self._hold(stmt)
@@ -169,10 +178,10 @@ class _Costly(InBlocks):
         an index that the other lacks."""
         groups: dict[frozenset[str], list[Expr]] = {}
         for factor in _factors(product):
-            if not _is_element(factor):
+            if not _is_of_elements(factor):
                 return product
             groups.setdefault(free_variables(factor) & frozenset(scope), []).append(factor)
-        if len(groups) != 2 or all(len(group) == 1 for group in groups.values()):
+        if len(groups) != 2 or all(map(_is_one_element, groups.values())):
             return product
         own, other = groups
         if not (own - other and other - own and own & other & self._summed):
@@ -204,12 +213,26 @@ class _Costly(InBlocks):
             whole = tuple(Axis(axis.name, dim) for axis, dim in zip(axes, sized, strict=False))
             told = all(free_variables(a.extent) & scope.keys() <= set(names) for a in axes)
             fits = len(sized) == len(axes) > 0 and told and self._takes(expr, scope, whole, sized)
-            if not (lacks or (again and not far)) or not fits:
+            leaves = not far and self._is_the_same_in_all_rounds(expr, scope, whole)
+            if not (lacks or leaves or (again and not far)) or not fits:
                 return self._inside(expr, scope)
             around, self._guard = self._guard, None
+            out, changed = self._out, self._changed
+            if leaves:  # its parts do with it
+                self._out, self._changed = self._hoisted, None
             held = self._held[part] = self._made(expr, scope, axes, whole, names)
-            self._guard = around
+            self._guard, self._out, self._changed = around, out, changed
         return _element(held, names, expr)
+
+    def _is_the_same_in_all_rounds(self, expr: Expr, scope: Scope, whole: tuple[Axis, ...]) -> bool:
+        """Whether a part may be computed in front of the outermost loop, for all its rounds, in a
+        tensor with no more indices than one that is there has."""
+        if self._changed is None or len(whole) > self._rank:
+            return False
+        if may_fail(expr, scope, self._sizes.__contains__):
+            return False
+        used = free_variables(expr).union(*(free_variables(axis.extent) for axis in whole))
+        return self._changed.isdisjoint(used)
 
     def _made(
         self,
@@ -298,6 +321,23 @@ def _factors(product: Expr) -> list[Expr]:
             return _factors(base) * 2
         case _:
             return [product]
+
+
+def _is_one_element(factors: list[Expr]) -> bool:
+    return len(factors) == 1 and _is_element(factors[0])
+
+
+def _is_of_elements(expr: Expr) -> bool:
+    """Whether it is an element, or what elements and numbers add up to."""
+    match expr:
+        case Binary("+" | "-", left, right, FloatType()):
+            return _is_of_elements(left) and _is_of_elements(right)
+        case FloatConst() | Var(_, FloatType()):
+            return True
+        case Unary("-", operand, FloatType()):
+            return _is_of_elements(operand)
+        case _:
+            return _is_element(expr)
 
 
 def _is_element(expr: Expr) -> bool:

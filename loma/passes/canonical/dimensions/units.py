@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loma.core.ir import (
-    Declare, Expr, Function, Index, IntConst, Module, TensorType, Var, Zero, replace,
+    Declare, Expr, Function, Index, IntConst, Module, Op, TensorType, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.walk import (
     children, expressions, map_children, map_expressions, map_tensor_functions, statements,
@@ -58,8 +58,11 @@ def _without_units(function: Function) -> Function:
 
 
 def _as_a_whole(expr: Expr) -> Iterator[str]:
-    """The variables that are used other than by elements with 0 where their size is 1."""
+    """The variables that are used other than by elements with 0 where their size is 1, or whole in
+    another shape."""
     match expr:
+        case Op("reshape", (Var(),)):
+            return
         case Index(Var(name, TensorType(tuple() as dims)), subscripts):
             pairs = zip(dims, subscripts, strict=True)
             if any(dim == ONE and place != IntConst(0) for dim, place in pairs):

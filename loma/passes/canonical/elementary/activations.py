@@ -2,19 +2,22 @@
 
 ``1 / (1 + exp(-x))`` is ``sigmoid(x)``, ``x / (1 + exp(-x))`` is ``x`` times that, ``max(x, 0) +
 log1p(exp(-abs(x)))`` is ``softplus(x)``, also with other terms between, and so is ``log(1 +
-exp(x))``. ``(exp(x) - exp(-x)) / (exp(x) + exp(-x))`` is ``tanh(x)``, and ``x ** 0.75`` is ``pow(x,
-0.75)``, which is known to take its time. What has a name overflows
+exp(x))``. ``(exp(x) - exp(-x)) / (exp(x) + exp(-x))`` is ``tanh(x)``, and ``x ** 0.75`` and
+``exp(0.75 * log(x))`` are ``pow(x, 0.75)``, which is known to take its time; ``pow(x, 2.0)`` is
+``x ** 2``. ``log(cosh(x))`` is ``x + softplus(-2 * x) - log(2)``. What has a name overflows
 nowhere, where what is written out may be infinite or NaN, and its derivative is made of the value:
 ``s * (1 - s)``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from loma.core import builder as b
 from loma.core.ir import (
-    FLOAT, Binary, Builtin, Expr, FloatType, Function, Module, Select, Unary, replace,
+    FLOAT, Binary, Builtin, Expr, FloatConst, FloatType, Function, IntConst, Module, Select, Unary,
+    replace,
 )  # fmt: skip
 from loma.core.walk import map_children, map_expressions, map_tensor_functions
 
@@ -38,6 +41,13 @@ def _expr(expr: Expr) -> Expr:
             return _quotient(expr, top, bottom)
         case Binary("**", base, power, FloatType()) if _is_fraction(power):
             return Builtin("pow", (base, power), FLOAT, expr.span)
+        case Builtin("pow", (base, power), FloatType()) if (whole := _whole(power)) is not None:
+            return Binary("**", base, IntConst(whole), FLOAT, expr.span)
+        case Builtin("log", (Builtin("cosh", (x,)),)):
+            above = _call("softplus", b.binary("*", FloatConst(-2.0), x))
+            return b.binary("+", x, b.binary("-", above, FloatConst(math.log(2.0))))
+        case Builtin("exp", (power,)) if (found := _power_of_logarithm(power)) is not None:
+            return Builtin("pow", found, FLOAT, expr.span)
         case _ if (under := _log_of_one_and_exp(expr)) is not None:
             return expr if _below_zero(under) is not None else _call("softplus", under)
         case _:
@@ -48,6 +58,26 @@ def _is_fraction(power: Expr) -> bool:
     """Whether a power is more than products and quotients of what it is a power of."""
     number = b.number(power)
     return power.type == FLOAT and (number is None or not number.is_integer())
+
+
+def _whole(power: Expr) -> int | None:
+    """How many factors a power has, if its exponent says so."""
+    number = b.number(power)
+    return int(number) if number is not None and number.is_integer() and number >= 0 else None
+
+
+def _power_of_logarithm(power: Expr) -> tuple[Expr, Expr] | None:
+    """x and c of ``c * log(x)``, c being quarters, which powers need no logarithm for."""
+    match power:
+        case Unary("-", operand):
+            found = _power_of_logarithm(operand)
+            return None if found is None else (found[0], b.neg(found[1]))
+        case Binary("*", factor, Builtin("log", (x,))) | Binary("*", Builtin("log", (x,)), factor):
+            number = b.number(factor)
+            plain = number is not None and factor.type == FLOAT and (4 * number).is_integer()
+            return (x, factor) if plain else None
+        case _:
+            return None
 
 
 def _is_total(expr: Expr) -> bool:
