@@ -12,10 +12,13 @@ from loma.backends.schedule.ir import (
 )  # fmt: skip
 from loma.backends.schedule.walk import expressions, nodes
 from loma.core import sizes
-from loma.core.ir import Binary, Builtin, Expr, Index, IntType, TensorType, Unary, Var
+from loma.core.ir import (
+    Binary, Builtin, Expr, FloatType, Index, IntConst, IntType, TensorType, Unary, Var,
+)  # fmt: skip
 from loma.core.walk import free_variables
 
 _SEVERAL = 4  # in most cases: the host takes another number where that is no divisor
+_PRODUCT = 4  # of a power that is one
 _WHOLE = 5  # values of an axis that a thread may have at most
 
 
@@ -145,6 +148,8 @@ def _computed(expr: Expr, depends: set[str]) -> bool:
             return one and _computed(left, depends) and _computed(right, depends)
         case Binary("+" | "-" | "*", left, right):
             return all(_computed(e, depends) and e.type == expr.type for e in (left, right))
+        case Binary("**", base, IntConst(power), FloatType()) if 0 < power <= _PRODUCT:
+            return _computed(base, depends)
         case Unary("-", operand):
             return _computed(operand, depends)
         case _:

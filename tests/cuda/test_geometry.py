@@ -134,6 +134,8 @@ def test_a_tuner_leaves_slices_that_share_a_loop_evenly(native: ModuleType, twic
 @pytest.mark.parametrize(
     ("count", "inner", "across", "several", "expected"),
     [
+        (1 << 24, 32, False, 4096, 16),  # whose neighbours read other lines: many that share one
+        (1 << 22, 32, False, 4096, 8),
         (1 << 20, 8, False, 100, 4),
         (1 << 20, 8, False, 0, 1),  # no axis of which a thread might take several
         (1 << 20, 8, False, 10, 5),  # not in fours
@@ -141,7 +143,8 @@ def test_a_tuner_leaves_slices_that_share_a_loop_evenly(native: ModuleType, twic
         (1 << 20, 8, False, 7, 1),
         (1 << 17, 8, False, 100, 1),  # few
         (1 << 20, 64, True, 100, 4),
-        (1 << 20, 64, False, 100, 1),  # threads share a sum
+        (1 << 20, 64, False, 100, 4),  # of short sums, too
+        (1 << 20, 256, False, 100, 1),  # of long ones threads share the steps
     ],
 )
 def test_sums_of_which_a_thread_has_several(

@@ -116,6 +116,20 @@ inline auto operator-(const Numbers<number, n, m>& a) {
   return numbers<n, m>([&](int i, int j) { return -a.at(i, j); });
 }
 
+template <typename number, int n, int m, int k, int l>
+inline void operator+=(Numbers<number, n, m>& a, const Numbers<number, k, l>& b) {
+  a = numbers<n, m>([&](int i, int j) { return a.at(i, j) + b.at(i, j); });
+}
+template <typename number, int n, int m>
+inline void operator+=(Numbers<number, n, m>& a, number b) {
+  a = a + b;
+}
+
+template <int exponent, typename number, int n, int m>
+inline auto power(const Numbers<number, n, m>& x) {
+  return numbers<n, m>([&](int i, int j) { return power<exponent, number>(x.at(i, j)); });
+}
+
 // Where a sum is one of several, so is what is added.
 template <typename number, typename A, typename B, int n, int m>
 inline auto fma(const A& a, const B& b, const Numbers<number, n, m>& c) {

@@ -16,6 +16,7 @@ constexpr int kOfTiles = 128, kOfPairs = 64;
 constexpr int64_t kFew = 1 << 16;   // below that many a reduction's steps are shared by blocks, too
 constexpr int kBlock = 256, kWarp = 32;
 constexpr int kMostTeam = 512, kMostThreads = 1024;
+constexpr int64_t kShortSum = 128;    // steps of sums of which a thread has several, at most
 constexpr int64_t kLong = 1024;       // steps of an iteration that are worth a block
 constexpr int kSideBySide = 32;       // iterations whose reads are one
 constexpr int64_t kLeastSteps = 8;    // of a thread that shares an iteration
@@ -85,8 +86,12 @@ int64_t turned(int64_t number, int twice, int64_t least, int64_t most) {
 
 int64_t at_most(int64_t blocks, int most) { return most > 0 ? std::min<int64_t>(blocks, most) : blocks; }
 
-// How many sums a thread has, of an axis of that extent, where `least` threads are to be left.
-int sums_beside(int64_t count, int64_t extent, int64_t least) {
+// How many sums a thread has, of an axis of that extent, where `least` threads are to be left. `apart`:
+// what differs between neighbouring threads lies in other lines of memory, so each is for many sums.
+int sums_beside(int64_t count, int64_t extent, int64_t least, bool apart = false) {
+  for (const int number : {16, 8}) {
+    if (apart && extent % number == 0 && count >= number * 4 * least) return number;
+  }
   for (const int number : {4, 5, 3, 2}) {
     if (extent % number == 0 && count >= number * least) return number;
   }
@@ -135,7 +140,9 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
   Geometry g;
   g.threads = kBlock;
   if (inner > 1) {
-    const int64_t team = across ? ranks(count, inner) : along(count, inner);
+    // A thread has all steps where it may have several sums, which share what they read.
+    const bool alone = several > 0 && inner <= kShortSum && count >= 4 * kFull;
+    const int64_t team = alone ? 1 : across ? ranks(count, inner) : along(count, inner);
     const int64_t most = across ? kMostThreads / kSideBySide : kMostTeam;
     g.team = static_cast<int>(turned(team, shape.team, 1, std::min(most, power_below(inner))));
     g.across = across && g.team > 1;
@@ -157,7 +164,7 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
   if (inner > 1 && g.team == 1 && several > 0) {
     const bool fits = shape.beside > 0 && shape.beside <= 5 && several % shape.beside == 0;
     if (fits || pairs || second == 1 || count < 4 * kFull) {
-      g.rows = fits ? shape.beside : sums_beside(count, several, kFull);
+      g.rows = fits ? shape.beside : sums_beside(count, several, kFull, second == 1 && !across && !pairs);
       g.columns = pairs ? 1 : sums_beside(count / g.rows, second, kBusy);
     } else {
       choose_tile(g, count, several, second);

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import shim
 import torch
 
 import loma
@@ -50,3 +51,23 @@ def test_products_and_their_gradients(predicted: Any, sizes: tuple[int, ...]) ->
             strict=True,
         ):
             assert torch.equal(mine, other)
+
+
+DIFFERENCES = """
+def apart(a : In[Tensor[N, D]], b : In[Tensor[M, D]]) -> Tensor[N, M]:
+    s : Tensor[N, M]
+    s[i, j] = sum((a[i, d] - b[j, d]) ** 2 + b[j, d] for d in D)
+    return s
+"""
+
+
+def test_sums_of_other_than_products(request: pytest.FixtureRequest) -> None:
+    a = torch.randn(1028, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    b = torch.randn(520, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    expected = torch.cdist(a, b) ** 2 + b.sum(1)
+    if request.config.getoption("--device") != "cpu":
+        found = loma.compile(DIFFERENCES).apart(a, b)
+    else:
+        with shim.compiled(DIFFERENCES) as module:
+            found = module.apart(a, b)
+    torch.testing.assert_close(found, expected)
