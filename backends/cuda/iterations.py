@@ -20,6 +20,7 @@ from loma.core.sizes import Polynomial
 from loma.core.walk import map_children
 
 ITERATION = "@iteration_"
+EARLY = f"{ITERATION}early"  # numbers that it has read before
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from loma.backends.cfamily.loops import iterations, write_check
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda import shapes, texts
+from loma.backends.cuda.early import Reads
 from loma.backends.cuda.inner import can_run, fixed, geometry, worth_it, write_in_lanes, write_lanes
 from loma.backends.cuda.iterations import ITERATION, joined_indices, with_joined
 from loma.backends.cuda.owned import OwnedText, reads_ahead
@@ -299,6 +300,7 @@ def _write_group(owner: HostWriter, node: Group) -> None:
 def _write_spread(owner: HostWriter, node: Spread) -> None:
     context, writer = owner.context, owner.writer
     given = c.list_text(map(context.ints, (node.iterations, node.work, node.launches)))
+    given += ", /*keeps=*/true" * (node.launch.within is not None)
     with writer.block(f"if (loma::gpu::fills({given}))"):
         owner.nodes((node.launch,))
     with writer.block("else"):
@@ -383,8 +385,11 @@ def _write_iterations(
         context.pointers = frozenset(private | {piece.tensor.name for piece in launch.pieces})
         if launch.loops:
             writer.line("bool back_ = false;")
+        body = with_joined(launch.body, joins)
         with context.cut(launch.pieces, kernel.axis.extent):
-            owner.nodes(with_joined(launch.body, joins))
+            if not launch.loops:
+                body = _write_early(owner, launch, body)
+            owner.nodes(body)
     if carried is not None:
         number = cpp_name(carried.number.name)
         params = f"const int64_t {number}, const auto& team_, char* const memory_"
@@ -392,6 +397,19 @@ def _write_iterations(
             _write_sums(owner, carried, buffers)
             owner.nodes(launch.end)
     context.pointers, context.steady = None, {}
+
+
+def _write_early(
+    owner: HostWriter, launch: Launch, body: tuple[HostNode, ...]
+) -> tuple[HostNode, ...]:
+    """Reads what an iteration needs one number of; the body with these."""
+    reads = Reads(launch, owner.context.function)
+    rest = reads.named(body)
+    text = ThreadText(owner.context, InPlace((), ()))
+    for read, var in reads.found.items():
+        name = c.text(text.variable(var))
+        owner.writer.line(f"const auto {name} = {c.text(text.value(read))};")
+    return rest
 
 
 def _write_sums(owner: HostWriter, carried: Carried, buffers: Sequence[Buffer]) -> None:

@@ -8,7 +8,7 @@ from loma.backends.cfamily.cpp import TYPES
 from loma.backends.cfamily.loops import LoopText, initial
 from loma.backends.cfamily.names import local_name
 from loma.backends.cfamily.writer import Writer
-from loma.backends.cuda.iterations import ITERATION
+from loma.backends.cuda.iterations import EARLY, ITERATION
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
     Accumulator, AllReduce, Fill, InPlace, Let, Loop, Node, Parallel, Scan, Store, dtype_of,
@@ -120,7 +120,10 @@ class ThreadText(LoopText):
     def _stays(self, expr: Expr) -> bool:
         """Whether a number that is computed is the same for all elements of the loop, so that its
         reciprocal is taken once."""
-        found = any(isinstance(part, Index) for part in walk(expr))
+        found = any(
+            isinstance(part, Index) or (isinstance(part, Var) and part.name.startswith(EARLY))
+            for part in walk(expr)
+        )
         return found and free_variables(expr).isdisjoint(self._changing)
 
     def _builtin(self, expr: Builtin) -> c.Expression:

@@ -50,6 +50,8 @@ LOMA_KERNEL normalised__backward__kernel1(
     const real* const _sqrt_3_ = _sqrt_data_ + i_first_10 * 1;
     const real* const s_4_ = s_data_ + i_first_10 * 1;
     const real* const x_5_ = x_data_ + i_first_10 * D;
+    const auto iteration_early1_ = s_4_[0];
+    const auto iteration_early2_ = _sqrt_3_[0];
     // line 6: _r[i] = sum(mul_no_nan(x[i, d] * g[d], _d_result[i, d]) for d in D)
     team_.alike(D, /*meets=*/false, [&](const int64_t p_, [[maybe_unused]] const auto& part_) {
       real acc1_ = real(0);
@@ -61,14 +63,14 @@ LOMA_KERNEL normalised__backward__kernel1(
     });
     // line 6: _d_s[i] = mul_no_nan(1.0 / int2float(D), mul_no_nan(0.5 / _sqrt[i], -mul_no_nan(1.0 / _sqrt[i], mul_no_nan(1.0 / _sqrt[i], _r[i]))) if s[i] / int2float(D) + 1e-05 != 0.0 else 0.0)
     team_.alike(1, /*meets=*/false, [&](const int64_t p_, [[maybe_unused]] const auto& part_) {
-      _d_s[0] = loma::mul_no_nan<real>(real(1.0) / static_cast<real>(D), s_4_[0] / static_cast<real>(D) + real(1e-05) != real(0.0) ? loma::mul_no_nan<real>(real(0.5) / _sqrt_3_[0], -loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[0], loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[0], _r[0]))) : real(0.0));
+      _d_s[0] = loma::mul_no_nan<real>(real(1.0) / static_cast<real>(D), iteration_early1_ / static_cast<real>(D) + real(1e-05) != real(0.0) ? loma::mul_no_nan<real>(real(0.5) / iteration_early2_, -loma::mul_no_nan<real>(real(1.0) / iteration_early2_, loma::mul_no_nan<real>(real(1.0) / iteration_early2_, _r[0]))) : real(0.0));
     });
     // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
     // line 6: _d_g_sum[d] += mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * x[i, d]
-    team_.owned(D, [&](const int64_t d) { return loma::Read<real, 6>{{_sqrt_3_[0], _d_result_1_[d], g_data_[d], _d_s[0], x_5_[d], _d_g_sum[d]}}; }, [&](const int64_t d, [[maybe_unused]] const auto& part_, const auto& read_) {
-      const real new0_ = loma::fma<real>(loma::mul_no_nan<real>(loma::divide<real>(real(1.0), read_[0]), read_[1]), read_[2], read_[3] * (real(2.0) * read_[4]));
-      real new1_ = read_[5];
-      new1_ += loma::mul_no_nan<real>(loma::divide<real>(real(1.0), read_[0]), read_[1]) * read_[4];
+    team_.owned(D, [&](const int64_t d) { return loma::Read<real, 5>{{_d_result_1_[d], g_data_[d], _d_s[0], x_5_[d], _d_g_sum[d]}}; }, [&](const int64_t d, [[maybe_unused]] const auto& part_, const auto& read_) {
+      const real new0_ = loma::fma<real>(loma::mul_no_nan<real>(loma::divide<real>(real(1.0), iteration_early2_), read_[0]), read_[1], read_[2] * (real(2.0) * read_[3]));
+      real new1_ = read_[4];
+      new1_ += loma::mul_no_nan<real>(loma::divide<real>(real(1.0), iteration_early2_), read_[0]) * read_[3];
       _d_x_2_[d] = new0_;
       _d_g_sum[d] = new1_;
     });
@@ -139,6 +141,8 @@ LOMA_KERNEL normalised__backward__kernel3(
     const real* const _sqrt_8_ = _sqrt_data_ + i_first_11 * 1;
     const real* const s_9_ = s_data_ + i_first_11 * 1;
     const real* const x_10_ = x_data_ + i_first_11 * D;
+    const auto iteration_early1_ = s_9_[0];
+    const auto iteration_early2_ = _sqrt_8_[0];
     // line 6: _r[i] = sum(mul_no_nan(x[i, d] * g[d], _d_result[i, d]) for d in D)
     team_.alike(D, /*meets=*/false, [&](const int64_t p_, [[maybe_unused]] const auto& part_) {
       real acc1_ = real(0);
@@ -150,11 +154,11 @@ LOMA_KERNEL normalised__backward__kernel3(
     });
     // line 6: _d_s[i] = mul_no_nan(1.0 / int2float(D), mul_no_nan(0.5 / _sqrt[i], -mul_no_nan(1.0 / _sqrt[i], mul_no_nan(1.0 / _sqrt[i], _r[i]))) if s[i] / int2float(D) + 1e-05 != 0.0 else 0.0)
     team_.alike(1, /*meets=*/false, [&](const int64_t p_, [[maybe_unused]] const auto& part_) {
-      _d_s[0] = loma::mul_no_nan<real>(real(1.0) / static_cast<real>(D), s_9_[0] / static_cast<real>(D) + real(1e-05) != real(0.0) ? loma::mul_no_nan<real>(real(0.5) / _sqrt_8_[0], -loma::mul_no_nan<real>(real(1.0) / _sqrt_8_[0], loma::mul_no_nan<real>(real(1.0) / _sqrt_8_[0], _r[0]))) : real(0.0));
+      _d_s[0] = loma::mul_no_nan<real>(real(1.0) / static_cast<real>(D), iteration_early1_ / static_cast<real>(D) + real(1e-05) != real(0.0) ? loma::mul_no_nan<real>(real(0.5) / iteration_early2_, -loma::mul_no_nan<real>(real(1.0) / iteration_early2_, loma::mul_no_nan<real>(real(1.0) / iteration_early2_, _r[0]))) : real(0.0));
     });
     // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
     team_.beside(D, D, [&](const int64_t d, [[maybe_unused]] const auto& part_) {
-      _d_x_7_[d] = loma::fma<real>(loma::mul_no_nan<real>(loma::divide<real>(real(1.0), _sqrt_8_[0]), _d_result_6_[d]), g_data_[d], _d_s[0] * (real(2.0) * x_10_[d]));
+      _d_x_7_[d] = loma::fma<real>(loma::mul_no_nan<real>(loma::divide<real>(real(1.0), iteration_early2_), _d_result_6_[d]), g_data_[d], _d_s[0] * (real(2.0) * x_10_[d]));
     });
   });
 }

@@ -339,6 +339,7 @@ struct Slice {
 
 template <typename Part, typename Body>
 inline void over(const Slice<Part>& part, int64_t low, int64_t high, const Body& body) {
+  if (part.slices == 1) return over(part.part, low, high, body);
 #pragma unroll 4
   for (int64_t d = part.first(low); d < part.last(high); d += part.step()) body(d);
 }

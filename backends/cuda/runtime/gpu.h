@@ -62,10 +62,12 @@ inline int64_t block_size(int64_t extent, int64_t bytes, int twice = 0) {
 }
 
 // Whether so many iterations of a fused kernel keep a GPU busy, or are soon done: a launch of its own
-// for each statement costs about as much as `kLaunch` steps of one team, a processor's.
-inline bool fills(int64_t iterations, int64_t work, int64_t launches) {
-  constexpr int64_t kFew = 64, kLaunch = 1 << 16;
-  return iterations >= kFew || work < kLaunch * launches;
+// for each statement costs about as much as `kLaunch` steps of one team, a processor's. Of 64 iterations
+// each has half of the processors' time for itself at most. `keeps`: it keeps in registers what
+// launches would read again.
+inline bool fills(int64_t iterations, int64_t work, int64_t launches, bool keeps = false) {
+  constexpr int64_t kKept = 64, kFew = 80, kLaunch = 1 << 16;
+  return iterations >= (keeps ? kKept : kFew) || work < kLaunch * launches;
 }
 
 // How many teams of threads carry sums of `bytes` through so many rows of `width` elements: fewer than

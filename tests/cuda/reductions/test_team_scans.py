@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import oracle
 import pytest
 import shim
 import torch
@@ -17,8 +18,6 @@ from loma import pipeline
 from loma.backends import registry
 from loma.backends.schedule.ir import Scan
 from loma.passes.device.numbers import on_device
-
-pytestmark = pytest.mark.cpu  # the shim takes the place of a GPU
 
 HEAD = "def {name}(x : In[Tensor[R, N]], q : In[IntTensor[R, N]]) -> {type}[R, N]:\n"
 # The statements; what they compute; what is shared of them, twice where a kernel's statements may
@@ -79,8 +78,13 @@ def _text(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def module() -> Iterator[Any]:
-    with shim.compiled("\n".join([*map(_text, CASES), LINE])) as found:
+def module(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """On a GPU, or on the shim in its place."""
+    program = "\n".join([*map(_text, CASES), LINE])
+    if request.config.getoption("--device") != "cpu":
+        yield oracle.compiled(program)
+        return
+    with shim.compiled(program) as found:
         yield found
 
 
