@@ -502,19 +502,12 @@ def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
         how, head = "owned", _owned_head(counter)
         given = f"{c.item_text(count)}, {_reading(text, counter)}"
     if isinstance(tree.body[-1], Scan):
-        _write_row(owner, tree, inside)
-        return
+        how, given = "running", c.item_text(count)
+        head = f"[&]([[maybe_unused]] const int64_t {counter}, const auto& part_)"
     with owner.writer.block(f"team_.{how}({given}, {head}", ");"):
         owner.writer.extend(inside.lines)
     for check in tree.checks:
         write_check(owner.writer, context, check)
-
-
-def _write_row(owner: HostWriter, tree: Parallel, inside: Writer) -> None:
-    """A running reduction inside of a kernel, whose team has a row."""
-    assert tree.count == _ONE
-    with owner.writer.block("team_.row([&](const auto& part_)", ");"):
-        owner.writer.extend(inside.lines)
 
 
 def _text(context: CppContext, tree: Parallel) -> ThreadText:

@@ -82,10 +82,20 @@ struct Team {
     each(count, inner, true, body);
   }
 
-  // body(part) for one row of numbers that all threads share.
+  // body(p, part) for p in range(count), rows of numbers that the threads of a part share: a warp has
+  // one where there are enough, else all have one after the other.
   template <typename Body>
-  void row(const Body& body) const {
-    whole(body);
+  void running(int64_t count, const Body& body) const {
+    constexpr int warps = kTeam / 32;
+    if (warps > 1 && count >= warps) {
+      if constexpr (warps > 1) {
+        for (int64_t p = threadIdx.x / 32; p < count; p += warps) body(p, Lanes<32>());
+      }
+    } else {
+      whole([&](const auto& part) {
+        for (int64_t p = 0; p < count; ++p) body(p, part);
+      });
+    }
     team_barrier();
   }
 

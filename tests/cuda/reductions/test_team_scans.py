@@ -66,6 +66,19 @@ def _followed(factor: Tensor, more: Tensor, state: float) -> Tensor:
     return torch.stack(found, 1) if found else factor
 
 
+# Rows inside of a kernel's iteration: many for a warp each, few for all threads.
+MATRICES = """
+def matrices(x : In[Tensor[B, R, N]]) -> Tensor[B, R, N]:
+    s : Tensor[B]
+    z : Tensor[B, R, N]
+    y : Tensor[B, R, N]
+    s[b] = sum(x[b, r, n] * x[b, r, n] for r in R for n in N)
+    z[b, r, n] = x[b, r, n] / s[b]
+    for n in range(N - 1):
+        z[b, r, n + 1] += z[b, r, n]
+    y[b, r, n] = z[b, r, n] * s[b]
+    return y
+"""
 LINE = "def line(x : In[Tensor[N]]) -> Tensor[N]:\n    return cumsum(x, 0)\n"
 # Rows of a thread, of a few lanes, of a warp, of a block in one round and in several, of blocks.
 SHAPES = ((0, 3), (3, 0), (2, 1), (5, 7), (70, 13), (9, 100), (3, 515), (2, 3000), (2, 4160))
@@ -80,7 +93,7 @@ def _text(name: str) -> str:
 @pytest.fixture(scope="module")
 def module(request: pytest.FixtureRequest) -> Iterator[Any]:
     """On a GPU, or on the shim in its place."""
-    program = "\n".join([*map(_text, CASES), LINE])
+    program = "\n".join([*map(_text, CASES), MATRICES, LINE])
     if request.config.getoption("--device") != "cpu":
         yield oracle.compiled(program)
         return
@@ -119,6 +132,12 @@ def test_blocks_share_a_row(module: Any, length: int) -> None:
     torch.testing.assert_close(found, x.cumsum(0), rtol=1e-10, atol=1e-10)
     assert torch.equal(found, module.line(x))
     assert torch.equal(found[: length // 2], module.line(x)[: length // 2])
+
+
+@pytest.mark.parametrize("shape", [(3, 20, 70), (2, 3, 700), (1, 1, 40), (2, 0, 4), (0, 3, 5)])
+def test_rows_of_an_iteration(module: Any, shape: tuple[int, int, int]) -> None:
+    x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    torch.testing.assert_close(module.matrices(x), x.cumsum(2))
 
 
 def test_numbers_that_are_none(module: Any) -> None:
