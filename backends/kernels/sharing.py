@@ -194,10 +194,7 @@ class Sharing:
             self._fixed(axis.extent)
             and _fits(shared.extent, axis.extent)
             and not any(sizes.mentions(other.extent, {axis.name}) for other in stmt.axes)
-            and all(
-                sizes.mentions(other.extent, {axis.name}) or not sizes.varies(other.extent, set())
-                for other in reduced_axes(stmt.value)
-            )  # rows whose lengths data say run side by side, each on its own
+            and not _is_behind_rows(stmt, axis)
         )
 
     def _sum(self, shared: Shared, stmt: IndexAssign) -> Iterator[Shared]:
@@ -246,6 +243,18 @@ def _totals(function: Function) -> frozenset[str]:
         if not (isinstance(stmt, Assign | Declare | Return) and stmt in function.body):
             found -= {name for expr in own for name in variable_names(expr)}
     return frozenset(found)
+
+
+def _is_behind_rows(stmt: IndexAssign, axis: Axis) -> bool:
+    """Whether an axis of the target comes behind one that data tell the length of a sum for: such
+    rows run side by side, each with all its columns."""
+    places = stmt.target.subscripts if isinstance(stmt.target, Index) else ()
+    names = [sub.name for sub in places if isinstance(sub, Var)]
+    around = set(names[: names.index(axis.name)]) if axis.name in names else set()
+    return any(
+        sizes.varies(each.extent, set()) and sizes.mentions(each.extent, around)
+        for each in reduced_axes(stmt.value)
+    )
 
 
 def _fits(extent: Expr | None, size: Expr) -> bool:
