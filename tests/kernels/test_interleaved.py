@@ -101,4 +101,5 @@ def test_rows_that_are_put_between_each_other_and_taken_apart_again() -> None:
         expected = x.permute(0, 3, 1, 4, 2)
         assert torch.equal(compiled(x), expected)
         (compiled(x) * weight).sum().backward()
-        assert x.grad is not None and torch.equal(x.grad, weight.permute(0, 2, 4, 1, 3))
+        assert x.grad is not None
+        assert torch.equal(x.grad, weight.permute(0, 2, 4, 1, 3))
