@@ -128,9 +128,12 @@ def _forms(kernel: Kernel, architecture: str) -> Iterator[Form]:
             yield replace(teams[-1], shared=2)
         return
     if kernel.how == "running":
-        yield from (Form(_THREADS, _WARP), Form(_LARGEST, _LARGEST))
+        teams = [Form(_THREADS, _WARP), Form(_LARGEST, _LARGEST)]
+        if kernel.across:
+            teams = [Form(1024, _WARP, across=True)]
+        yield from teams
         if kernel.splits:
-            yield from (Form(_LARGEST, _LARGEST, stage=stage) for stage in (1, 3))
+            yield from (replace(teams[-1], stage=stage) for stage in (1, 3))
         return
     if not kernel.shares:
         return

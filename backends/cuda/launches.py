@@ -187,11 +187,14 @@ def _write_rows(owner: HostWriter, tree: Parallel) -> None:
     scan = tree.body[-1]
     # Blocks that share a row read it again when others have written; there steps may stay apart.
     splits = isinstance(scan, Scan) and scan.factor is None
-    more = () if splits else ("/*splits=*/false",)
+    across = tree.team.across
+    more = () if splits and not across else (f"/*splits=*/{_bool(splits)}",)
+    more += ("/*across=*/true",) * across
     steps = (tree.count, tree.team.extent)
     shape = shapes.of_statement(context, tree.writes[0].name, steps, True, splits, False, False)
     with owner.writer.block():
-        launch.write(body, "running", *given, *more, shape=shape, shares=True, splits=splits)
+        launch.write(body, "running", *given, *more, shape=shape, shares=True, splits=splits,
+                     across=across)  # fmt: skip
 
 
 # -------------------------------------------------------------------------------- fused kernels

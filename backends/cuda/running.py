@@ -17,14 +17,15 @@ from dataclasses import fields, replace
 from typing import Any, TypeGuard
 
 from loma import config
-from loma.backends.lowering.running import running
+from loma.backends.lowering.running import across_memory, running
 from loma.backends.schedule.host import (
     Allocate, CheckRange, Clear, Count, HostNode, Launch, Reserve, Serial, Spread, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Let, Loop, Node, Parallel, Scan, Store, Team
 from loma.backends.schedule.walk import map_expressions, mentioned, nodes
 from loma.core import builder as b, sizes
-from loma.core.ir import INT, Builtin, Expr, Index, IntConst, Stmt, Var
+from loma.core.distinct import told_apart
+from loma.core.ir import INT, Axis, Binary, Builtin, Expr, Index, IntConst, Stmt, Var
 from loma.core.walk import free_variables, map_children, substitute
 
 _ZERO, _ONE = IntConst(0), IntConst(1)
@@ -32,13 +33,14 @@ _ZERO, _ONE = IntConst(0), IntConst(1)
 
 def shared_by_teams(body: tuple[HostNode, ...]) -> tuple[HostNode, ...]:
     """The nodes of a function, with running reductions that teams share."""
-    return _block(body) if "scans" in config.optimisations() else body
+    return _block(body, False) if "scans" in config.optimisations() else body
 
 
-def _block(body: tuple[HostNode, ...]) -> tuple[HostNode, ...]:
+def _block(body: tuple[HostNode, ...], inside: bool) -> tuple[HostNode, ...]:
+    """``inside``: of a kernel."""
     out: list[HostNode] = []
     for node in body:
-        made = _changed(node)
+        made = _changed(node, inside)
         if out and made and (joined := _with_first(out[-1], made[0])) is not None:
             out[-1:] = [joined, *made[1:]]
         else:
@@ -46,39 +48,44 @@ def _block(body: tuple[HostNode, ...]) -> tuple[HostNode, ...]:
     return _without_zeros(out)
 
 
-def _changed(node: HostNode) -> list[HostNode]:
+def _changed(node: HostNode, inside: bool) -> list[HostNode]:
     match node:
         case Count():
-            found = _loop(node, ())
-            return [_inside(node)] if found is None else found
-        case Serial(body=(Count() as loop,), writes=writes):
-            found = _loop(loop, tuple(writes))
+            found = _loop(node, inside)
+            return [_with_inner(node, inside)] if found is None else found
+        case Serial(body=(Count() as loop,)):
+            found = _loop(loop, inside)
             return [node] if found is None else found
         case Spread(launch, otherwise=otherwise):
-            inside, apart = _inside(launch), _block(otherwise)
-            if inside == launch:
-                return [replace(node, otherwise=apart)]
-            assert isinstance(inside, Launch)
-            if _is_one_scan(inside) and not any(isinstance(each, Count) for each in apart):
-                return list(apart)
+            made, apart = _with_inner(launch, True), _block(otherwise, inside)
+            assert isinstance(made, Launch)
             launches = _launches(apart)
             if launches is None:
-                return [replace(node, launch=inside, otherwise=apart)]
-            return [replace(node, launch=inside, otherwise=apart, launches=IntConst(launches))]
+                return [replace(node, launch=made, otherwise=apart)]
+            if _is_one_scan(made) or (_has_loops(made.body) and apart != otherwise):
+                return list(apart)
+            if made != launch:
+                node = replace(node, launches=IntConst(launches))
+            return [replace(node, launch=made, otherwise=apart)]
         case _:
-            return [_inside(node)]
+            return [_with_inner(node, inside or isinstance(node, Launch))]
 
 
-def _inside(node: Any) -> Any:
+def _with_inner(node: Any, inside: bool) -> Any:
     """The node with what is in it changed."""
     new: dict[str, Any] = {}
     for field in fields(node):
         value = getattr(node, field.name)
         if isinstance(value, tuple) and value and isinstance(value[0], HostNode):
-            new[field.name] = _block(value)
+            new[field.name] = _block(value, inside)
         elif isinstance(value, Launch):
-            new[field.name] = _inside(value)
+            new[field.name] = _with_inner(value, True)
     return replace(node, **new) if new else node
+
+
+def _has_loops(body: Sequence[HostNode]) -> bool:
+    """Whether threads wait for each other in each round of a loop."""
+    return any(isinstance(node, Count) and not _is_once(node) for node in body)
 
 
 def _is_one_scan(launch: Launch) -> bool:
@@ -119,8 +126,9 @@ def _trees(node: HostNode) -> list[Parallel]:
 # ------------------------------------------------------------------------------------ one loop
 
 
-def _loop(loop: Count, writes: tuple[str, ...]) -> list[HostNode] | None:
-    """What becomes of a loop that is a running reduction, and of what else is in it."""
+def _loop(loop: Count, inside: bool) -> list[HostNode] | None:
+    """What becomes of a loop that is a running reduction, and of what else is in it. Rows that are
+    launches may be columns of memory, if neighbours of one lie in another."""
     stores: list[Store] = []
     sources: list[Stmt] = []
     around: Parallel | None = None
@@ -150,11 +158,48 @@ def _loop(loop: Count, writes: tuple[str, ...]) -> list[HostNode] | None:
     if any(counter in mentioned(each) for each in lets):
         return None
     found = running(loop, stores, factors=True)
+    if found is None and not inside and len(stores) == 1:
+        scan = across_memory(loop, stores[0])
+        found = None if scan is None or not _are_apart(scan, around) else [scan]
     if found is None or (len(found) > 1 and around.count != _ONE):
         return None
     found = [_forwards(node, loop) if isinstance(node, Loop) else node for node in found]
     trees = (_tree(node, lets, around, loop.extent, tuple(sources)) for node in found)
     return [Unit(sources[0], tuple(trees), more=tuple(sources[1:]))]
+
+
+def _are_apart(scan: Scan, rows: Parallel) -> bool:
+    """Whether rows write elements of their own, and neighbouring ones lie beside each other."""
+    axes = [Axis(rows.counter.name, rows.count)]
+    lets = [node for node in rows.body if isinstance(node, Let)]
+    if lets:
+        axes = []
+    for node in lets:
+        match node.value:
+            case Binary("-", _, Binary("*", Var(), extent)):
+                axes.append(Axis(node.var.name, extent))
+            case Var():
+                axes.append(Axis(node.var.name, rows.count))
+            case _:
+                pass
+    (place,) = scan.place.subscripts
+    known = {axis.name for axis in axes} | {scan.counter.name}
+    local = {rows.counter.name, *(node.var.name for node in lets)}
+    if not axes or (free_variables(place) & local) - known:
+        return False
+    step = _step(place, Var(axes[0].name, INT))  # digits are taken apart from the last one on
+    whole = sizes.total((scan.high, _ONE))  # with the first one
+    last = sizes.arith("-", scan.high, _ONE)
+    back: dict[str, Expr] = {scan.counter.name: sizes.arith("-", last, scan.counter)}
+    places = place, sizes.simplify(substitute(place, back))  # as it is, and backwards
+    tells = (told_apart((p,), (*axes, Axis(scan.counter.name, whole))) >= known for p in places)
+    return step == 1 and any(tells)
+
+
+def _step(place: Expr, counter: Var) -> int | None:
+    """How far a place is from the next one."""
+    ahead: dict[str, Expr] = {counter.name: b.add(counter, _ONE)}
+    return sizes.constant(sizes.arith("-", substitute(place, ahead), place))
 
 
 def _same_rows(one: Parallel, other: Parallel) -> bool:
@@ -175,7 +220,8 @@ def _tree(
         rows, work=work, writes=tuple(writes.values()), source=source, row=None, body=(*lets, node)
     )
     if isinstance(node, Scan):
-        return replace(made, team=Team(node.high))
+        step = _step(node.place.subscripts[0], node.counter)
+        return replace(made, team=Team(node.high, across=step not in (1, -1)))
     if isinstance(node, Loop):  # of one row
         return replace(
             made, counter=node.counter, count=node.high, work=rows.work, row=node.high,
@@ -223,7 +269,9 @@ def _with_first(before: HostNode, node: HostNode) -> HostNode | None:
             if new is None or not all(_holds(check, new.high) for check in checks):
                 return None
             body = (*tree.body[:-1], new)
-            made = replace(tree, body=body, team=Team(new.high), source=(source, *tree.source))
+            assert tree.team is not None
+            team = replace(tree.team, extent=new.high)
+            made = replace(tree, body=body, team=team, source=(source, *tree.source))
             return replace(node, source=source, body=(made,), more=(node.source, *node.more))
         case _:
             return None

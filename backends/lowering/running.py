@@ -78,6 +78,17 @@ def running(loop: Count, stores: list[Store], factors: bool = False) -> list[Nod
     return None
 
 
+def across_memory(loop: Count, store: Store) -> Scan | None:
+    """The same of one statement whose elements do not lie beside each other."""
+    counter = Var(loop.source.counter, INT)
+    if store.kind not in ("set", "sum") or store.position is not None:
+        return None
+    if loop.source.backwards:
+        back: dict[str, Expr] = {counter.name: sizes.arith("-", _last(loop), counter)}
+        store = map_expressions(store, lambda expr: substitute(expr, back))
+    return _scan(loop, counter, store, None, factors=True, along=False)
+
+
 def _with_state(
     loop: Count, counter: Var, first: Store, second: Store, factors: bool
 ) -> list[Node] | None:
@@ -96,18 +107,24 @@ def _with_state(
 
 
 def _scan(
-    loop: Count, counter: Var, store: Store, state: Index | None, factors: bool
+    loop: Count,
+    counter: Var,
+    store: Store,
+    state: Index | None,
+    factors: bool,
+    along: bool = True,
 ) -> Scan | None:
-    """The loop over a statement, if each of its elements is made of the one before it in memory, or
-    of a ``state``, which is that one."""
+    """The loop over a statement, if each of its elements is made of the one of the round before,
+    which is the one before it in memory, if it runs ``along`` that, or of a ``state``, which is
+    that one."""
     place = store.place
     assert isinstance(place, Index)
     before = _at(place, {counter.name: b.add(counter, IntConst(-1))})
     steps = (b.add(before.subscripts[0], IntConst(step)) for step in (1, -1))
     dtype = dtype_of(place.tensor)
-    if dtype not in ("float", "int") or not any(
-        sizes.equal(place.subscripts[0], step) for step in steps
-    ):
+    beside = any(sizes.equal(place.subscripts[0], step) for step in steps)
+    other = sizes.equal(place.subscripts[0], before.subscripts[0]) is None
+    if dtype not in ("float", "int") or not (beside if along else other):
         return None
     from_ = before if state is None else state
     value = store.value

@@ -56,12 +56,16 @@ def test_every_running_reduction_has_a_geometry_that_kernels_take(native: Module
         {"slices": 3},
         {"blocks": 5},
     )
-    for rows, length, splits in itertools.product(SIZES, SIZES, (False, True)):
+    choices = (False, True)
+    for rows, length, splits, across in itertools.product(SIZES, SIZES, choices, choices):
         for shape in shapes:
-            found = native.running_geometry(rows, length, splits, shape)
+            found = native.running_geometry(rows, length, splits, across, shape)
             check(found)
             assert found["slices"] == 1 or splits
-            assert found["slices"] == 1 or found["team"] > 32
+            assert found["slices"] == 1 or found["team"] > (1 if across else 32)
+            assert found["across"] == (across and found["team"] > 1)
+            if across:
+                continue
             assert found["slices"] == 1 or rows < 64
             assert found["slices"] * 1024 <= length or found["slices"] == 1
 

@@ -243,6 +243,16 @@ struct Across {
   }
   bool leads() const { return inside && rank() == 0; }
 
+  // What the threads of the own team have, kRow apart; a barrier has to stand before the next call.
+  template <typename number>
+  static const number* totals(number own) {
+    static_assert(sizeof(number) <= kEntry, "an accumulator of more than 16 bytes");
+    number* const all = reinterpret_cast<number*>(exchange()) + threadIdx.x % kTeams;
+    all[rank() * kRow] = own;
+    __syncthreads();
+    return all;
+  }
+
   bool inside;
 };
 

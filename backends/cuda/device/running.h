@@ -84,7 +84,7 @@ inline number of_first(const Lanes<width>&, number value) {
 template <typename Kind, typename number, typename Value, typename Write>
 inline number one_by_one(int64_t low, int64_t high, number last, const Value& value,
                          const Write& write) {
-#pragma unroll 1
+#pragma unroll 4
   for (int64_t t = low; t < high; ++t) {
     last = Kind::join(last, number(value(t)));
     write(t, last);
@@ -200,24 +200,60 @@ inline void running(const Block& part, int64_t count, const number* begin, numbe
   by_lanes<Kind, 32>(part, Block::kWarps, count, begin == nullptr ? none : *begin, none, value, write);
 }
 
-// A block's slice of a row. First it leaves what the reduction makes of the slice; then it takes that
+// The same where neighbouring threads have rows that lie beside each other: each of a row has a stretch
+// of it, which it goes through twice. Steps that cannot be joined it takes from the beginning.
+template <typename Kind, typename number, typename Value, typename Write>
+inline void in_stretches(const Across& part, int64_t low, int64_t high, number last, number none,
+                         const Value& value, const Write& write) {
+  const int64_t length = (high - low + kTeam - 1) / kTeam;
+  const int64_t own = min<int64_t>(low + part.rank() * length, high);
+  const int64_t end = min<int64_t>(own + length, high);
+  number total = none;
+#pragma unroll 8
+  for (int64_t t = own; t < end; ++t) total = Kind::join(total, number(value(t)));
+  const number* const totals = part.totals(total);
+  number before = none;
+  for (int rank = 0; rank < static_cast<int>(part.rank()); ++rank) {
+    before = Kind::join(before, totals[rank * kRow]);
+  }
+  if (is_too_large<Kind>(before)) {
+    for (int64_t t = low; t < own; ++t) last = Kind::join(last, number(value(t)));
+  } else {
+    last = Kind::join(last, before);
+  }
+  __syncthreads();  // all is read: of the totals, and of what others write now
+  if (!part.inside) return;
+#pragma unroll 8
+  for (int64_t t = own; t < end; ++t) {
+    last = Kind::join(last, number(value(t)));
+    write(t, last);
+  }
+}
+template <typename Kind, typename number, typename Value, typename Write>
+inline void running(const Across& part, int64_t count, const number* begin, number none,
+                    const Value& value, const Write& write) {
+  if (count <= 0) return;
+  in_stretches<Kind>(part, 0, count, begin == nullptr ? none : *begin, none, value, write);
+}
+
+// A block's slice of rows. First it leaves what the reduction makes of the slice; then it takes that
 // of the slices before it, and goes through its own again.
-template <int stage>
+template <typename Part, int stage>
 struct SliceOfRow {
   int64_t length(int64_t count) const {
     constexpr int64_t kTogether = 64;
     return ((count + slices - 1) / slices + kTogether - 1) / kTogether * kTogether;
   }
 
-  const Block& part;
+  const Part& part;
   int64_t slices, own;
   int64_t rows, row;
   void* parts;
 };
-template <typename Kind, typename number, int stage, typename Value, typename Write>
-inline void running(const SliceOfRow<stage>& slice, int64_t count, const number* begin, number none,
-                    const Value& value, const Write& write) {
-  const int64_t length = slice.length(count), low = slice.own * length;
+template <typename Kind, typename number, typename Part, int stage, typename Value, typename Write>
+inline void running(const SliceOfRow<Part, stage>& slice, int64_t count, const number* begin,
+                    number none, const Value& value, const Write& write) {
+  const int64_t length = slice.length(count), low = min<int64_t>(slice.own * length, count);
   const int64_t high = min<int64_t>(low + length, count);
   number* const totals = static_cast<number*>(slice.parts) + slice.row;
   number found = none;
@@ -226,13 +262,17 @@ inline void running(const SliceOfRow<stage>& slice, int64_t count, const number*
     slice.part.template all_reduce<Kind>(found);
     if (slice.part.leads()) totals[slice.own * slice.rows] = found;
   } else {
-    for (int64_t other = threadIdx.x; other < slice.own; other += kThreads) {
+    for (int64_t other = slice.part.first(0); other < slice.own; other += slice.part.step()) {
       found = Kind::join(found, totals[other * slice.rows]);
     }
     slice.part.template all_reduce<Kind>(found);
     if (begin != nullptr && count > 0) found = Kind::join(*begin, found);
-    constexpr int rounds = LOMA_UNROLL == 1 ? 1 : 4;
-    in_tiles<Kind, 32, rounds>(slice.part, Block::kWarps, low, high, found, none, value, write);
+    if constexpr (Part::kAlong) {
+      constexpr int rounds = LOMA_UNROLL == 1 ? 1 : 4;
+      in_tiles<Kind, 32, rounds>(slice.part, Block::kWarps, low, high, found, none, value, write);
+    } else {
+      in_stretches<Kind>(slice.part, low, high, found, none, value, write);
+    }
   }
 }
 
@@ -251,23 +291,31 @@ inline void recurrence(const Part& part, int64_t count, const number* begin, con
       [&](int64_t t, const Affine<number>& found) { write(t, found.rest); });
 }
 
+// body(p, part), in slices where there are some.
+template <typename Body, typename Part>
+inline void sliced(const Grid& grid, const Body& body, int64_t p, const Part& part) {
+  if constexpr (LOMA_STAGE > 0) {
+    const int64_t own = blockIdx.y;
+    body(p, SliceOfRow<Part, LOMA_STAGE>{part, grid.slices, own, grid.count, p, grid.parts});
+  } else {
+    body(p, part);
+  }
+}
+
 // A kernel that is one such reduction: body(p, part) for p in range(grid.count), each of which calls
 // ``running`` once.
 template <typename Body>
 inline void running_rows(const Grid& grid, const Body& body) {
-  const int64_t count = grid.count;
-  if constexpr (kTeam > 32) {
-    const Block part{};
-    for (int64_t p = block(grid); p < count; p += blocks(grid)) {
-      if constexpr (LOMA_STAGE > 0) {
-        const int64_t own = blockIdx.y;
-        body(p, SliceOfRow<LOMA_STAGE>{part, grid.slices, own, count, p, grid.parts});
-      } else {
-        body(p, part);
-      }
+  const int64_t count = grid.count, all = blocks(grid) * kTeams;
+  if constexpr (LOMA_ACROSS) {
+    for (int64_t p = block(grid) * kTeams; p < count; p += all) {
+      const int64_t own = p + threadIdx.x % kTeams;
+      sliced(grid, body, own < count ? own : count - 1, Across{own < count});
     }
+  } else if constexpr (kTeam > 32) {
+    const Block part{};
+    for (int64_t p = block(grid); p < count; p += blocks(grid)) sliced(grid, body, p, part);
   } else {
-    const int64_t all = blocks(grid) * kTeams;
     for (int64_t p = block(grid) * kTeams + threadIdx.x / kTeam; p < count; p += all) {
       if constexpr (kTeam > 1) {
         body(p, Lanes<kTeam>());

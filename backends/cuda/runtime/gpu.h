@@ -190,8 +190,9 @@ class Launch {
   void statement(int64_t count, int64_t inner, bool across, int sums, int64_t several = 0,
                  int64_t around = 1, int64_t second = 1, bool pairs = false);
 
-  // Running reductions along rows of `length` elements, which blocks may share if it `splits`.
-  void running(int64_t rows, int64_t length, bool splits = true);
+  // Running reductions along rows of `length` elements, which blocks may share if it `splits`;
+  // `across`: neighbouring rows lie beside each other.
+  void running(int64_t rows, int64_t length, bool splits = true, bool across = false);
 
   // `inner`: the steps of an iteration's widest statement; `bytes` of private memory for each, and so
   // many `far` from it, where there would be too many. `carriers`: the teams that carry sums, among

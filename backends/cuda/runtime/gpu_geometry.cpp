@@ -193,8 +193,22 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
   return g;
 }
 
-Geometry running_geometry(int64_t rows, int64_t length, bool splits, const Shape& shape) {
+Geometry running_geometry(int64_t rows, int64_t length, bool splits, bool across,
+                          const Shape& shape) {
   Geometry g;
+  if (across) {
+    constexpr int64_t most = kMostThreads / kSideBySide;
+    g.team = static_cast<int>(turned(ranks(rows, length), shape.team, 1, std::min(most, power_below(length))));
+    g.across = g.team > 1;
+    g.threads = g.across ? std::max(kBlock, g.team * kSideBySide) : kBlock;
+    const int64_t threads = rows * g.team;
+    if (splits && g.across && threads < kFew) {
+      g.slices = std::clamp<int64_t>(std::min(kFull / threads, length / kLeastSlice), 1, kMostSlices);
+      g.slices = turned(g.slices, shape.slices, 1, kMostSlices);
+    }
+    g.blocks = at_most(blocks_for(rows, g.threads / g.team, kMostBlocks), shape.blocks);
+    return g;
+  }
   int64_t team = 1, threads = kBlock;
   while (team < kWarp && team * kAtOnceBeside < length) team *= 2;
   while (team >= kWarp && team < kMostThreads && 2 * team * kLeastSteps <= length &&

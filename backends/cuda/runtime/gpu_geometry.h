@@ -43,7 +43,8 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
 // The second launch of a reduction in slices.
 Geometry joining_geometry(int64_t count);
 // Running reductions along rows: with slices, both launches have the same threads.
-Geometry running_geometry(int64_t rows, int64_t length, bool splits, const Shape& shape = {});
+Geometry running_geometry(int64_t rows, int64_t length, bool splits, bool across = false,
+                          const Shape& shape = {});
 // `most_shared`: the bytes of shared memory that a block can have at most on that device; `far`: bytes
 // of an iteration that are never there; with `carriers`, so many blocks of one team share the iterations; `least`: the numbers of a long row
 // that a thread has at least.

@@ -250,9 +250,9 @@ void Launch::statement(int64_t count, int64_t inner, bool across, int sums, int6
   launcher.run(joining_geometry(count), 2);
 }
 
-void Launch::running(int64_t rows, int64_t length, bool splits) {
+void Launch::running(int64_t rows, int64_t length, bool splits, bool across) {
   if (rows <= 0 || length <= 0) return;
-  const Geometry geometry = running_geometry(rows, length, splits, shape_);
+  const Geometry geometry = running_geometry(rows, length, splits, across, shape_);
   Launcher launcher(*this);
   launcher.grid_.count = rows;
   launcher.grid_.slices = geometry.slices;

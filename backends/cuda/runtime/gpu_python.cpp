@@ -189,10 +189,11 @@ void bind_gpu(py::module_& python) {
       py::arg("pairs") = false, py::arg("shape") = py::dict());
   python.def(
       "running_geometry",
-      [](int64_t rows, int64_t length, bool splits, const py::dict& shape) {
-        return as_dict(gpu::running_geometry(rows, length, splits, shape_of(shape)));
+      [](int64_t rows, int64_t length, bool splits, bool across, const py::dict& shape) {
+        return as_dict(gpu::running_geometry(rows, length, splits, across, shape_of(shape)));
       },
-      py::arg("rows"), py::arg("length"), py::arg("splits"), py::arg("shape") = py::dict());
+      py::arg("rows"), py::arg("length"), py::arg("splits"), py::arg("across"),
+      py::arg("shape") = py::dict());
   python.def(
       "fused_geometry",
       [](int64_t count, int64_t inner, int64_t bytes, int64_t most, int64_t far,

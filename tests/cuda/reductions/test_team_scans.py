@@ -79,6 +79,20 @@ def matrices(x : In[Tensor[B, R, N]]) -> Tensor[B, R, N]:
     y[b, r, n] = z[b, r, n] * s[b]
     return y
 """
+# Columns of memory, of one matrix and of several.
+COLUMNS = """
+def columns(x : In[Tensor[N, R]]) -> Tensor[N, R]:
+    return cumsum(x, 0)
+
+def of_several(x : In[Tensor[B, N, R]]) -> Tensor[B, N, R]:
+    return cumprod(x, 1)
+
+def decaying_columns(x : In[Tensor[N, R]], a : In[Tensor[R]]) -> Tensor[N, R]:
+    y = x
+    for n in range(N - 1):
+        y[n + 1, r] += a[r] * y[n, r]
+    return y
+"""
 LINE = "def line(x : In[Tensor[N]]) -> Tensor[N]:\n    return cumsum(x, 0)\n"
 # Rows of a thread, of a few lanes, of a warp, of a block in one round and in several, of blocks.
 SHAPES = ((0, 3), (3, 0), (2, 1), (5, 7), (70, 13), (9, 100), (3, 515), (2, 3000), (2, 4160))
@@ -93,7 +107,7 @@ def _text(name: str) -> str:
 @pytest.fixture(scope="module")
 def module(request: pytest.FixtureRequest) -> Iterator[Any]:
     """On a GPU, or on the shim in its place."""
-    program = "\n".join([*map(_text, CASES), MATRICES, LINE])
+    program = "\n".join([*map(_text, CASES), MATRICES, COLUMNS, LINE])
     if request.config.getoption("--device") != "cpu":
         yield oracle.compiled(program)
         return
@@ -138,6 +152,32 @@ def test_blocks_share_a_row(module: Any, length: int) -> None:
 def test_rows_of_an_iteration(module: Any, shape: tuple[int, int, int]) -> None:
     x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     torch.testing.assert_close(module.matrices(x), x.cumsum(2))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 4), (7, 5), (70, 33), (2100, 3), (300, 70)])
+def test_columns(module: Any, shape: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_()
+    a = torch.rand(shape[1], dtype=torch.float64, generator=generator)
+    weight = torch.randn(shape, dtype=torch.float64, generator=generator)
+    found = module.columns(x)
+    torch.testing.assert_close(found, x.cumsum(0))
+    (gradient,) = torch.autograd.grad(found, x, weight)
+    torch.testing.assert_close(gradient, weight.flip(0).cumsum(0).flip(0))
+    several = (1.0 + 0.1 * x.detach()).repeat(2, 1, 1)
+    torch.testing.assert_close(module.of_several(several), several.cumprod(1))
+    decayed = module.decaying_columns(x.detach(), a)
+    expected = [*x.detach()[:1]]
+    for row in x.detach()[1:]:
+        expected.append(row + a * expected[-1])
+    torch.testing.assert_close(decayed, torch.stack(expected) if expected else x.detach())
+
+
+def test_column_forms() -> None:
+    for name in ("columns", "columns__backward", "of_several", "decaying_columns"):
+        shown = pipeline.stage_text(COLUMNS, "schedule", name, device="cuda")
+        assert shown.count("a team for N across") + shown.count("a team for N - 1 across") == 1
+        assert " for n in range(N - 1):" not in shown
 
 
 def test_numbers_that_are_none(module: Any) -> None:
