@@ -188,8 +188,8 @@ def _write_rows(owner: HostWriter, tree: Parallel) -> None:
     # Blocks that share a row read it again when others have written; there steps may stay apart.
     splits = isinstance(scan, Scan) and scan.factor is None
     across = tree.team.across
-    more = () if splits and not across else (f"/*splits=*/{_bool(splits)}",)
-    more += ("/*across=*/true",) * across
+    more = [f"/*splits=*/{_bool(splits)}"] if across or not splits else []
+    more += ["/*across=*/true"] * across
     steps = (tree.count, tree.team.extent)
     shape = shapes.of_statement(context, tree.writes[0].name, steps, True, splits, False, False)
     with owner.writer.block():

@@ -73,6 +73,11 @@ def program(name: str) -> Callable[[], Function]:
     return partial(compiled, FOLDER / f"{name}.loma", name)
 
 
+def running(name: str) -> Callable[[], Function]:
+    """One of the running reductions."""
+    return partial(compiled, FOLDER / "running.loma", name)
+
+
 def layer(name: str, *rest: int) -> Callable[[], Function]:
     """A layer of the network, with its last arguments."""
 
@@ -235,6 +240,25 @@ def works(quick: bool) -> list[Work]:
         Work(
             "swiglu", f"SwiGLU, {rows}x{columns}", _normal(square), {"F.silu": swiglu},
             program("swiglu"), at_speed,
+        ),
+        Work(
+            "running", f"running sums, {rows}x{columns // 4}", _normal((rows, columns // 4)),
+            {"cumsum": lambda x: x.cumsum(1)}, running("sums"), at_speed,
+        ),
+        Work(
+            "running_long", f"running sums, 1x{rows * columns // 4}",
+            _normal((1, rows * columns // 4)), {"cumsum": lambda x: x.cumsum(1)},
+            running("sums"), at_speed, tolerance=1e-3,
+        ),
+        Work(
+            "running_columns", f"running sums of columns, {rows}x{columns // 4}",
+            _normal((rows, columns // 4)), {"cumsum": lambda x: x.cumsum(0)},
+            running("columns"), at_speed,
+        ),
+        Work(
+            "logarithms", f"logarithms of running sums, {rows}x{columns // 4}",
+            _normal((rows, columns // 4)), {"logcumsumexp": lambda x: x.logcumsumexp(1)},
+            running("logarithms"), at_speed,
         ),
         Work(
             "attention", f"{attending}, float32",
