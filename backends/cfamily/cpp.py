@@ -27,12 +27,14 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.ops import PREDICATES
 from loma.core.printer import print_type
+from loma.core.walk import walk
 from loma.errors.spans import Span
 
 _LOGICAL = {"and": "&&", "or": "||"}
 _MOST_QUARTERS = 16  # x ** (n / 4) up to this n is written with square roots
 _LARGEST_PRODUCT = 16  # x ** n up to this n is written as products
 _VECTOR = MATH - {"sqrt", "floor", "ceil"}  # those of runtime/vector_math.h
+_INLINE = {"exp", "log", "tanh"}  # of these, those that are written there
 _OWN = {  # those of runtime/special.h and arithmetic.h
     "max", "min", "clamp", "sign", "mul_no_nan", "isnan", "isfinite", "rsqrt", "relu", "sigmoid",
     "softplus", "lgamma", "digamma", "polygamma",
@@ -170,7 +172,9 @@ class Expressions(ABC):
             case Select(cond, then, other):
                 first, second = self.value(then, expr.type), self.value(other, expr.type)
                 if expr.eager:
-                    return c.call("loma::choose<real>", self.condition(cond), first, second)
+                    called = self.in_vectors() and any(map(_has_call, (then, other)))
+                    choose = "loma::vector::blend<real>" if called else "loma::choose<real>"
+                    return c.call(choose, self.condition(cond), first, second)
                 return c.Conditional(self.condition(cond), first, second)
             case Builtin():
                 return self._builtin(expr)
@@ -313,6 +317,11 @@ class Expressions(ABC):
     def arguments(self, call: Call) -> list[c.Expression]:
         pairs = zip(call.args, self.callee(call).params, strict=True)
         return [self.value(arg, param.type) for arg, param in pairs]
+
+
+def _has_call(expr: Expr) -> bool:
+    """Whether a value is made by a function of the C library for vectors."""
+    return any(isinstance(n, Builtin) and n.name in _VECTOR - _INLINE for n in walk(expr))
 
 
 def _in_roots(base: c.Expression, exponent: Expr) -> c.Expression | None:

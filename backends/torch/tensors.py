@@ -6,6 +6,8 @@ another name.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loma import errors
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, data
@@ -22,6 +24,7 @@ from loma.core.ir import (
 from loma.core.ops import OPS
 from loma.core.walk import blocks, free_variables, mentioned_names
 
+ZERO, ONE = IntConst(0), IntConst(1)
 _BROADCASTING = {"matmul", *(op.name for op in OPS.values() if op.work == "elementwise")}
 
 
@@ -49,8 +52,9 @@ class Host(Expressions):
         assert isinstance(read.base.type, TensorType)
         base = c.Token(self.tensor(read.base))
         number, value = element_type(read.base.type), value_type(read.base.type)
-        if self.context.captured is not None and isinstance(read.base, Var):
-            return self._device_element(read, read.base)
+        by_pointer = self.context.captured is not None or self.context.looked_up is not None
+        if by_pointer and isinstance(read.base, Var):
+            return self._element_by_pointer(read, read.base)
         if read.subscripts:
             subscripts = c.Braces("", tuple(self.value(s, INT) for s in read.subscripts))
             name = self.context.show(read.base) if isinstance(read.base, Var) else "the value"
@@ -61,8 +65,8 @@ class Host(Expressions):
         # Sums of C++'s own bool would have 32 bits.
         return found if value == number else c.call(value, found)
 
-    def _device_element(self, read: Index, base: Var) -> c.Expression:
-        """An element that a loop on a device looks at, which finds tensors by their pointers."""
+    def _element_by_pointer(self, read: Index, base: Var) -> c.Expression:
+        """An element that a loop looks at which finds tensors by their pointers."""
         context = self.context
         pointer = f"{context.variable(base)}_data_"
         if context.looked_up is not None:
@@ -122,6 +126,13 @@ class Host(Expressions):
     def _operator(self, op: Op) -> str:
         row = ops.row(op)
         lowered = self._lowered(op)
+        match op.args:
+            case (Op("argsort") as order,) if (count := _first_of(op, order)) is not None:
+                some = c.item_text(self.value(count, INT))
+                found = f"loma::first_sorted($0, $dim, $descending, {some})"
+                lowered = replace(lowered, args=(self._lowered(order).fill(found),))
+            case _:
+                pass
         text, place = row.emit(lowered), lowered.place
         if _may_refuse(op):
             where = cpp_string(f"{place}in '{self.context.shown(op)}': ")
@@ -225,6 +236,15 @@ def alias_roots(expr: Expr) -> set[str]:
             return {name for arg in tensors for name in alias_roots(arg)}
         case _:
             return set()
+
+
+def _first_of(op: Op, order: Op) -> Expr | None:
+    """How many positions a slice takes of those of an order, if it takes the first ones."""
+    attrs = dict(op.attrs)
+    if op.name != "slice" or not isinstance(attrs["end"], Expr):
+        return None
+    same = attrs["dim"] == dict(order.attrs)["dim"]
+    return attrs["end"] if same and (attrs["start"], attrs["step"]) == (ZERO, ONE) else None
 
 
 def _may_refuse(op: Op) -> bool:

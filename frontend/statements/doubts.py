@@ -58,6 +58,7 @@ def _left_out(value: Expr, axis: Axis) -> Warnings:
     lacking: list[Expr] = []
     having: list[Expr] = []
     _terms(value, axis.name, lacking, having)
+    lacking = [term for term in lacking if not _is_meant(term, having)]
     if not lacking or not having:
         return
     term, other = lacking[0], having[0]
@@ -69,6 +70,16 @@ def _left_out(value: Expr, axis: Axis) -> Warnings:
         f"{_range(axis.extent)}); or add the other in a statement of its own",
         related=((other.span, f"'{axis.name}' is summed over here"),),
     )
+
+
+def _is_meant(term: Expr, having: list[Expr]) -> bool:
+    """Whether a term is a number that stands in front of the other, as in ``1 - p[n]``, or among
+    several, as in ``1 + v[n] - m[n] ** 2 - exp(v[n])``: what is added last to one term, as a bias
+    is, may belong to the sum."""
+    if free_variables(term):
+        return False
+    places = [(other.span.line, other.span.col) for other in having]
+    return len(having) > 1 or (term.span.line, term.span.col) < min(places, default=(0, 0))
 
 
 def _range(extent: Expr) -> str:

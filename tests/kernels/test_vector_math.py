@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import loma
 from loma.backends import compilers, toolchain
 from loma.backends.registry import CPU
 from loma.backends.torch import codegen
@@ -152,3 +154,21 @@ def test_the_optimisation_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> No
     assert "std::pow" in text
     assert "loma::sigmoid<real, false>" in text
     assert "loma::vector" not in text
+
+
+CHOICE = """
+def f(x : In[Tensor[N]]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = x[i] if x[i] > 0.0 else expm1(x[i])
+    return y
+"""
+
+
+def test_functions_that_are_called_stand_in_no_branch() -> None:
+    module = parse(CHOICE)
+    text = codegen.lower_function(module.function("f"), module, CPU).text
+    assert "loma::vector::blend<real>(" in text
+    x = torch.tensor([-math.inf, -30.0, -1e-6, -0.0, 0.0, 2.0, 100.0, math.inf, math.nan])
+    for own in (x.repeat(3), x.double().repeat(3)):
+        expected = torch.where(own > 0, own, torch.expm1(own))
+        torch.testing.assert_close(loma.compile(CHOICE).f(own), expected, equal_nan=True)

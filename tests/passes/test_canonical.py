@@ -95,7 +95,7 @@ def test_what_is_costly_is_computed_once() -> None:
     assert shown.count("exp(") == 1
     # another value of x, and an operand that a condition guards
     guarded = layer("y[b, o] = sum(x[b, i] * (exp(c[o]) if o > 0 else 0.0) for i in I)")
-    assert "(exp(c[o]) if" in print_function(guarded)
+    assert "_c[o] = exp(c[o]) if o > 0 else 0.0" in print_function(guarded)
 
 
 @pytest.mark.parametrize(
@@ -429,3 +429,18 @@ def test_what_a_callee_returns_may_be_more_than_a_variable() -> None:
         "    return y\n"
     )
     assert not list(calls(looped.body))
+
+
+@pytest.mark.parametrize(
+    ("body", "has", "has_not"),
+    [
+        ("y = sum(abs(x[:, 1:] - x[:, :I - 1]), 1)", "abs(x[_i0, ", "slice"),
+        ("u = reshape(x, [B, 1, I, 1])\n    z = avg_pool2d(u, [49, 1], stride=[1, 1])\n"
+         "    y = sum(reshape(z, [B, I - 48]), 1)", "range(49)", "avg_pool2d"),
+    ],
+)  # fmt: skip
+def test_parts_and_windows_are_read_where_they_lie(body: str, has: str, has_not: str) -> None:
+    program = f"def f(x : In[Tensor[B, I]]) -> Tensor[B]:\n    {body}\n    return y\n"
+    shown = print_function(passes.canonical_form(parse(program)).function("f"))
+    assert has in shown
+    assert has_not not in shown

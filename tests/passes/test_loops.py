@@ -52,6 +52,18 @@ for n in range(N):
 """, [
         "k[n, j] = float2int(x[n, j])", "y[n, j] = y[n, j] + x[n, j] * k[n, j]",
     ], ((3, 4),)),
+    ("rounds that may be less than none", X, "N, M", """
+for n in range(N):
+    for j in range(M - 2):
+        a : float = 0.0
+        for k in range(3):
+            a += x[n, j + k]
+        b : float = a / 3.0
+        y[n, j] = b * b - a
+""", [
+        "a[n, j] = 0.0", "a[n, j] += sum(x[n, j + k] for k in range(3))",
+        "b[n, j] = a[n, j] / 3.0", "y[n, j + 0] = b[n, j] * b[n, j] - a[n, j]",
+    ], ((3, 4),)),
     ("variables of a branch", X, "N, M", """
 for n in range(N):
     for j in range(M):

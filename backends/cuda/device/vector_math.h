@@ -6,6 +6,11 @@
 namespace loma {
 namespace vector {
 
+template <typename real>
+inline real blend(bool first, real a, real b) {
+  return first ? a : b;
+}
+
 // clang-format off
 #define LOMA_FUNCTION(name) \
   template <typename real> inline real name(real x) { return std::name(x); }

@@ -17,6 +17,7 @@ constexpr c10::DeviceType kDevice{0};
 #include "masked.h"
 #include "moderate.h"
 #include "outside.h"
+#include "places.h"
 #include "running.h"
 #include "special.h"
 #include "tiles.h"

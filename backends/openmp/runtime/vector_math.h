@@ -253,6 +253,15 @@ LOMA_BRANCH_FREE real erfc(real x) {
   }
 }
 
+// One of two numbers that are there. Compilers move a call whose value one branch wants into that
+// branch, and a loop with calls in branches is no vector code: bits have no branches.
+template <typename real>
+LOMA_BRANCH_FREE real blend(bool first, real a, real b) {
+  using Bits = typename Format<real>::Bits;
+  const Bits mask = Bits(0) - Bits(first);
+  return bits<real>((bits<Bits>(a) & mask) | (bits<Bits>(b) & ~mask));
+}
+
 // clang-format off
 #define LOMA_FUNCTION(name) \
   template <typename real> LOMA_BRANCH_FREE real name(real x) { LOMA_CALL(name, x); }

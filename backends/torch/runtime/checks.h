@@ -35,6 +35,9 @@ LOMA_COLD void range_error(const char* place, const char* subscript, const char*
 LOMA_COLD void outside_error(const char* place, const char* subscript, const char* tensor, int64_t dim,
                              int64_t size, int64_t value);
 
+LOMA_COLD void element_error(const char* place, const char* tensor, int64_t dim, int64_t value,
+                             int64_t size);
+
 LOMA_COLD void extent_error(const char* place, const char* axis, int64_t extent, const char* tensor,
                             int64_t dim, int64_t size);
 

@@ -4,6 +4,7 @@
 #include "call_device.h"
 #include "gpu_reports.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/zeros_ops.h>
 #include <ATen/ops/empty_ops.h>
 #include <ATen/ops/linear_ops.h>
@@ -220,6 +221,64 @@ at::Tensor scatter_add(const at::Tensor& tensor, const at::Tensor& index, at::In
     check_positions(index, sizes[dim < 0 ? dim + static_cast<int64_t>(sizes.size()) : dim], place);
   }
   return zeros(sizes, tensor.options()).scatter_add_(dim, index, tensor);
+}
+
+namespace {
+
+constexpr int64_t kFewOfRow = 64, kLongRow = 4;  // elements, and how many times as many a row has
+
+// NaN is the largest number, as for argsort.
+template <typename number>
+bool comes_before(number a, number b, bool descending) {
+  return descending ? a > b || (a != a && b == b) : a < b || (a == a && b != b);
+}
+
+template <typename number>
+void first_of_row(const number* row, int64_t size, bool descending, int64_t count, int64_t* found) {
+  int64_t filled = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    const number value = row[i];
+    if (filled == count) {
+      if (!comes_before(value, row[found[count - 1]], descending)) continue;
+    } else {
+      ++filled;
+    }
+    int64_t k = filled - 1;
+    for (; k > 0 && comes_before(value, row[found[k - 1]], descending); --k) found[k] = found[k - 1];
+    found[k] = i;
+  }
+}
+
+template <typename number>
+void first_of_rows(const at::Tensor& rows, bool descending, at::Tensor& found) {
+  const int64_t size = rows.size(-1), count = found.size(-1);
+  const number* data = rows.const_data_ptr<number>();
+  int64_t* to = found.mutable_data_ptr<int64_t>();
+  const int64_t some = std::max<int64_t>(1, 16384 / size);
+  at::parallel_for(0, rows.numel() / size, some, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      first_of_row(data + row * size, size, descending, count, to + row * count);
+    }
+  });
+}
+
+}  // namespace
+
+at::Tensor first_sorted(const at::Tensor& x, int64_t dim, bool descending, int64_t count) {
+  const int64_t size = x.is_meta() || x.dim() == 0 ? 0 : x.size(dim);
+  const bool numbers = x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble;
+  const bool few = count > 0 && count <= kFewOfRow && count * kLongRow <= size;
+  if (!x.is_cpu() || !numbers || !few) return x.argsort(true, dim, descending);
+  const at::Tensor rows = x.movedim(dim, -1).contiguous();
+  std::vector<int64_t> sizes = rows.sizes().vec();
+  sizes.back() = count;
+  at::Tensor found = empty(sizes, options_of(at::kLong, at::kCPU));
+  if (x.scalar_type() == at::kFloat) {
+    first_of_rows<float>(rows, descending, found);
+  } else {
+    first_of_rows<double>(rows, descending, found);
+  }
+  return found.movedim(-1, dim);
 }
 
 }  // namespace loma

@@ -89,9 +89,6 @@ auto located(const char* place, Call call) {
 // The tensor, whose sizes must be these. ``place`` reads "f: line 4: 'y'".
 at::Tensor shaped(at::Tensor tensor, at::IntArrayRef sizes, const char* place);
 
-LOMA_COLD void element_error(const char* place, const char* tensor, int64_t dim, int64_t value,
-                             int64_t size);
-
 // Where an element lies behind a tensor's first, its subscripts checked.
 int64_t offset_of(const at::Tensor& tensor, std::initializer_list<int64_t> subscripts,
                   const char* place, const char* name);
@@ -120,6 +117,10 @@ at::Tensor mul_no_nan(const at::Tensor& x, const at::Tensor& y);
 
 // The product over ``dims``, all of them when there are none.
 at::Tensor prod(at::Tensor tensor, at::IntArrayRef dims, bool kept);
+
+// The positions of elements in order along a dimension, of equal ones the first one first, as
+// argsort(stable=True), of which the first ``count`` are wanted: where these are few, no more.
+at::Tensor first_sorted(const at::Tensor& x, int64_t dim, bool descending, int64_t count);
 
 // ``dims`` (all of them if there are none) as one, which comes last.
 at::Tensor to_rows(const at::Tensor& x, at::IntArrayRef dims);

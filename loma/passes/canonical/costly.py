@@ -13,7 +13,8 @@ has a value of ``exp`` for each ``d``; in the canonical form it is
 So does a quotient of elements, ``sum(c[i, j] / z[j] * v[j, d] for j in S)``, that a sum has for
 each ``d``: what is left is a product of two tensors. Of more elements, of which each lacks ``i`` or
 ``d``, those that lack the same are one of the two, as in ``sum(x[i, j] ** 2 * v[j, d] ** 2 for j in
-S)`` and ``sum((x[i, j] - m[j]) * v[j, d] for j in S)``. So does an element at a place that data
+S)`` and ``sum((x[i, j] - m[j]) * v[j, d] for j in S)``. So does a choice between values of which
+some are costly, and an element at a place that data
 say, ``x[n, label[n]]`` beside ``x[n, c]``: what is read there for each ``c`` is read once, and its
 adjoint is added there once. What is costly and the same in all rounds of a loop is computed in
 front of it. What a condition guards stays where it is, but for what a tensor holds in any case, or
@@ -196,7 +197,7 @@ class _Costly(InBlocks):
     def _read(self, expr: Expr, scope: Scope) -> Expr:
         """The expression, read from a temporary where that is worth it."""
         far = self._is_far(expr, scope)
-        wanted = far or _is_costly(expr) or self._is_operand(expr, scope)
+        wanted = far or _is_costly(expr) or self._is_operand(expr, scope) or _is_choice(expr)
         if not wanted or (self._guard is not None and not far):
             held_here = self._where_held(expr, scope) if wanted else None
             return held_here or self._inside(expr, scope)
@@ -388,6 +389,13 @@ def _is_costly(expr: Expr) -> bool:
             return isinstance(expr.type, FloatType)
         case _:
             return False
+
+
+def _is_choice(expr: Expr) -> bool:
+    """Whether an expression is one of values of which some are costly."""
+    if not isinstance(expr, Select) or not isinstance(expr.type, FloatType):
+        return False
+    return any(_is_costly(node) for side in (expr.then, expr.other) for node in walk(side))
 
 
 def _found(expr: Expr, scope: Scope) -> Iterator[tuple[Expr, Scope]]:

@@ -11,7 +11,8 @@ from loma.core import sizes
 from loma.core.ir import Expr, IntConst, Op, TensorType, Var
 
 _SMALL = 7  # elements of a filter along one dimension
-_FEW = 9  # elements of a window
+_FEW = 9  # elements of a window of which the largest is taken,
+_SEVERAL = 64  # or their mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def windows_of_pool(value: Op) -> list[Window] | None:
             return None
         found.append(Window(IntConst(size), padding, 1, stride))
     count = math.prod(sizes.constant(window.size) or 0 for window in found)
-    return found if 0 < count <= _FEW else None
+    return found if 0 < count <= (_SEVERAL if value.name == "avg_pool2d" else _FEW) else None
 
 
 def _ints(attr: object) -> tuple[Expr, ...]:

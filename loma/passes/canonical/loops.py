@@ -173,7 +173,7 @@ class _Loops:
         taken = {name for stmt in statements(loop.body) for name in axes_of(stmt)}
         name = self._names.fresh(loop.counter) if loop.counter in taken else loop.counter
         wider = self._widened(loop, private)
-        axis = Axis(name, loop.extent)
+        axis = Axis(name, self._count(loop) if wider else loop.extent)
         # Of loops in each other, as over triangles, other passes know more.
         nested = bool(self._around) or any(isinstance(s, For) for s in statements(loop.body))
         every = self._every and not nested and free_variables(loop.extent) <= self._sizes
@@ -248,8 +248,7 @@ class _Loops:
         for node in nodes(loop.body):
             if isinstance(node, Index) and loop.counter in subscript_variables(node):
                 rank = max(rank, len(node.subscripts))
-        whole = any(sizes.equal(loop.extent, size) is True for size in self._counts)
-        count = loop.extent if whole else sizes.count(loop.extent, self._sizes.__contains__)
+        count = self._count(loop)
         found = {}
         for name in sorted(private):
             var = self._declared[name]
@@ -265,6 +264,11 @@ class _Loops:
                 raise _Refused
             found[name] = replace(var, type=TensorType(dims, element))
         return found
+
+    def _count(self, loop: For) -> Expr:
+        """How many rounds a loop has, which is no negative number."""
+        whole = any(sizes.equal(loop.extent, size) is True for size in self._counts)
+        return loop.extent if whole else sizes.count(loop.extent, self._sizes.__contains__)
 
     def _check(self, loop: For, private: set[str]) -> None:
         """_Refused where iterations may meet, or where what the loop does has no indices."""

@@ -654,7 +654,7 @@ class _Operators(InBlocks):
             for name, extent in self._counters.items()
             if free_variables(extent) <= self._known | own
         }
-        return slice_start(view, self._sizes.__contains__, counters)
+        return slice_start(view, self._sizes.__contains__, counters, or_empty=True)
 
     def _moved(self, view: Op, axes: list[Axis]) -> list[Axis] | None:
         """The axes of what is cut, transposed, or has dimensions of size 1 added or dropped, where

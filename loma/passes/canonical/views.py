@@ -57,7 +57,7 @@ def read_through(function: Function) -> Function:
                 case _:
                     continue
             after = tuple(out[position + 1 :])
-            if not is_inside(part, is_size, counters):
+            if not is_inside(part, is_size, counters, or_empty=True):
                 continue
             if mentioned_names((stmt,)).isdisjoint(written(after)):
                 out[position + 1 :] = (_with_part(s, name, part) for s in after)
@@ -69,19 +69,24 @@ def read_through(function: Function) -> Function:
     return replace(function, body=block(function.body, {}))
 
 
-def is_inside(part: Expr, is_size: IsSize, counters: Mapping[str, Expr] | None = None) -> bool:
-    """Whether an expression is a variable or a part of one that surely lies inside; ``counters``
-    are the ranges of loops around."""
+def is_inside(
+    part: Expr,
+    is_size: IsSize,
+    counters: Mapping[str, Expr] | None = None,
+    or_empty: bool = False,
+) -> bool:
+    """Whether an expression is a variable or a part of one that surely lies inside, or of which all
+    elements do (``or_empty``); ``counters`` are the ranges of loops around."""
     match part:
         case Var():
             return True
         case Op("slice", (whole,)):
-            there = slice_start(part, is_size, counters) is not None
-            return there and is_inside(whole, is_size, counters)
+            there = slice_start(part, is_size, counters, or_empty) is not None
+            return there and is_inside(whole, is_size, counters, or_empty)
         case Op("transpose" | "permute", (whole,)):
-            return is_inside(whole, is_size, counters)
+            return is_inside(whole, is_size, counters, or_empty)
         case Op("reshape", (whole,)):
-            return _is_readable(part, whole) and is_inside(whole, is_size, counters)
+            return _is_readable(part, whole) and is_inside(whole, is_size, counters, or_empty)
         case _:
             return False
 
@@ -91,10 +96,14 @@ def _is_readable(part: Op, whole: Expr) -> bool:
 
 
 def slice_start(
-    part: Op, is_size: IsSize, counters: Mapping[str, Expr] | None = None
+    part: Op,
+    is_size: IsSize,
+    counters: Mapping[str, Expr] | None = None,
+    or_empty: bool = False,
 ) -> tuple[int, Expr] | None:
     """The dimension of a slice and where it starts; None where it has steps, or may leave the
-    tensor. ``counters`` are the ranges of loops around."""
+    tensor. ``or_empty``: it may end before it starts, when it has no elements, as in PyTorch.
+    ``counters`` are the ranges of loops around."""
     attrs, whole = dict(part.attrs), part.args[0].type
     dim, step = _constant(attrs["dim"]), _constant(attrs["step"])
     start, end = attrs["start"], attrs["end"]
@@ -102,7 +111,8 @@ def slice_start(
         return None
     assert isinstance(start, Expr)
     assert isinstance(end, Expr)
-    ends = (start, sizes.arith("-", end, start), sizes.arith("-", whole.dims[dim], end))
+    ends = [start, sizes.arith("-", whole.dims[dim], end)]
+    ends += [] if or_empty else [sizes.arith("-", end, start)]
     inside = all(is_never_negative(e, counters or {}, is_size) for e in ends)
     return (dim, start) if inside else None
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from loma.core import sizes
 from loma.core.axes import index_statement
 from loma.core.ir import (
-    INT, Axis, Binary, Expr, Function, Index, IndexAssign, IntConst, Module, Select, Stmt, Unary,
-    Var, replace,
+    INT, Axis, Binary, Expr, For, Function, Index, IndexAssign, IntConst, Module, Select, Stmt,
+    Unary, Var, replace,
 )  # fmt: skip
 from loma.core.sizes import IsSize
 from loma.core.walk import (
@@ -71,11 +71,25 @@ def _apart(stmt: IndexAssign, is_size: IsSize) -> tuple[Stmt, ...] | None:
             assert isinstance(place, Index)
             axes = tuple(Axis(a.name, groups) if a is axis else a for a in stmt.axes)
             new = index_statement(place, stmt.op, value, axes, {axis.name}, is_size)
-            if not isinstance(new, IndexAssign):
+            told = _as_told(new, stmt)
+            if told is None:
                 return None
-            found.append(replace(new, span=stmt.span, distinct=stmt.distinct))
+            found.append(told)
         return tuple(found)
     return None
+
+
+def _as_told(new: Stmt, stmt: IndexAssign) -> Stmt | None:
+    """A statement, or the loops around it that say the ranges of indices, with what another one
+    knows of its elements; None where it is anything else."""
+    match new:
+        case For(body=(inner,)):
+            told = _as_told(inner, stmt)
+            return None if told is None else replace(new, body=(told,))
+        case IndexAssign():
+            return replace(new, span=stmt.span, distinct=stmt.distinct)
+        case _:
+            return None
 
 
 def _asked(value: Expr, index: str) -> int | None:

@@ -1,0 +1,30 @@
+// Elements that conditions of serial loops look at, by a tensor's pointer.
+#pragma once
+
+#include <cstdint>
+
+#include "checks.h"
+
+namespace loma {
+
+// A subscript, and the size of its dimension.
+struct At {
+  int64_t size, subscript;
+};
+
+// One element of a tensor whose rows lie behind each other, its subscripts checked.
+template <typename value, typename number, typename... Places>
+inline value element(const number* data, const char* place, const char* name, Places... places) {
+  int64_t offset = 0, dim = 0;
+  const auto step = [&](At at) {
+    if (at.subscript < 0 || at.subscript >= at.size) {
+      element_error(place, name, dim, at.subscript, at.size);
+    }
+    offset = offset * at.size + at.subscript;
+    ++dim;
+  };
+  (step(places), ...);
+  return value(data[offset]);
+}
+
+}  // namespace loma
