@@ -195,6 +195,7 @@ class AdjointSweep:
         for name, tape in record.tape:
             var = self._state(name)
             restores.append(self._forward.tape_access(var, tape, stmt, store=False))
+            self._ctx.sweeps.rows |= {var.name} if tape.name in self._ctx.rows else set()
             env[name] = var.name
         before: list[Stmt] = []
         for name, final, parts in record.undone:

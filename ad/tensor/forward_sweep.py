@@ -18,10 +18,12 @@ from loma.core.distinct import names_once
 from loma.core.effects import assigned
 from loma.core.ir import (
     FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
-    IndexAssign, IntType, Pop, Push, Return, Stmt, TensorType, TupleType, Unpack, Var, While, Zero,
-    replace,
+    IndexAssign, IntType, Pop, Push, Reduce, Return, Stmt, TensorType, TupleType, Unpack, Var,
+    While, Zero, replace,
 )  # fmt: skip
-from loma.core.walk import free_variables, map_blocks, map_expressions, root, statements
+from loma.core.walk import (
+    expressions, free_variables, map_blocks, map_expressions, root, statements, variables, walk,
+)  # fmt: skip
 from loma.errors.spans import Span
 from loma.passes.liveness import Liveness, covers
 
@@ -227,7 +229,7 @@ class ForwardSweep:
             tape = self._tape(name, stmt)
             tapes.append((name, tape))
             stores.append(self.tape_access(self._ctx.version(name, env), tape, stmt, store=True))
-        most = max((len(sizes.dims_of(tape)) - 1 for _, tape in tapes), default=0)
+        most = max((len(sizes.dims_of(self._state_of(name))) for name, _ in tapes), default=0)
         sums = taped_sums(stmt, most)
         own_tapes = {at: self._tape(root(own.target), stmt) for at, own in sums.items()}
         body: list[Stmt] = []
@@ -324,10 +326,46 @@ class ForwardSweep:
                     f"'{name}' is overwritten in a loop and its rank is not known",
                     stmt.span, hint=f"declare it with its sizes: {name} : Tensor[N, ...]",
                 )  # fmt: skip
-            dims = type_.dims
+            fixed = self._fixed_places(name, stmt)
+            dims = tuple(dim for k, dim in enumerate(type_.dims) if k not in fixed)
         elif not isinstance(type_, FloatType | IntType):
             raise errors.NotDifferentiable(f"'{name}' cannot be kept for a derivative", stmt.span)
-        return self._new_tape(name, stmt, dims)
+        tape = self._new_tape(name, stmt, dims)
+        if isinstance(type_, TensorType) and fixed:
+            self._ctx.rows[tape.name] = fixed
+        return tape
+
+    def _state_of(self, name: str) -> Var:
+        return Var(name, self._ctx.types[name])
+
+    def _fixed_places(self, name: str, stmt: For) -> dict[int, Var]:
+        """The subscripts, by dimension, that a tensor has wherever a loop looks at it: the counter of
+        the loop or of one around. An iteration then needs to know those elements alone."""
+        counters = {stmt.counter, *(loop.counter for loop in self._ctx.loops)} - self._ctx.assigned
+        places: list[tuple[Expr, ...]] = []
+        state = self._state_of(name)
+        for inner in statements(stmt.body):
+            own = {axis.name for axis in inner.axes} if isinstance(inner, IndexAssign) else set()
+            for node in (node for expr in expressions(inner) for node in walk(expr)):
+                own |= {axis.name for axis in node.axes} if isinstance(node, Reduce) else set()
+            if own & counters:
+                return {}
+            whole = sum(name == n for expr in expressions(inner) for n in variables(expr))
+            found = [
+                node.subscripts
+                for expr in expressions(inner)
+                for node in walk(expr)
+                if isinstance(node, Index) and node.base == state
+            ]
+            if len(found) != whole:
+                return {}
+            places += found
+        fixed: dict[int, Var] = {}
+        for k, column in enumerate(zip(*places, strict=True)):
+            first = column[0]
+            if isinstance(first, Var) and first.name in counters and set(column) == {first}:
+                fixed[k] = first
+        return fixed
 
     def _new_tape(self, name: str, stmt: For, dims: tuple[Expr, ...]) -> Var:
         """A tape of one entry of these sizes for each iteration."""
@@ -340,17 +378,22 @@ class ForwardSweep:
         return tape
 
     def tape_access(self, var: Var, tape: Var, stmt: For, *, store: bool) -> Stmt:
+        """Keeps what an iteration begins with, or brings it back."""
         assert isinstance(tape.type, TensorType)
         assert tape.type.dims is not None
         axes = tuple(
             Axis(self._ctx.names.fresh(f"_i{k}"), size) for k, size in enumerate(tape.type.dims[1:])
         )
+        fixed = self._ctx.rows.get(tape.name, {})
         counters = tuple(Var(axis.name, INT) for axis in axes)
         element = INT if tape.type.integer else FLOAT
         cell = Index(tape, (Var(stmt.counter, INT), *counters), element)
         if not isinstance(var.type, TensorType):
             return IndexAssign(cell, "=", var, ()) if store else Assign(var, "=", cell)
-        value = Index(var, counters, element)
+        rest = iter(counters)
+        rank = len(axes) + len(fixed)
+        subscripts = tuple(fixed[k] if k in fixed else next(rest) for k in range(rank))
+        value = Index(var, subscripts, element)
         place, source = (cell, value) if store else (value, cell)
         return index_statement(place, "=", source, axes)
 

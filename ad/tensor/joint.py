@@ -23,7 +23,7 @@ from loma.ad.tensor.normalise import Normal, normalise
 from loma.ad.tensor.shifts import shifts
 from loma.ad.tensor.sweep import Env, SweepContext, Sweeps
 from loma.ad.tensor.trips import with_counts
-from loma.ad.tensor.versions import merged_names, rename
+from loma.ad.tensor.versions import merged_names, rename, with_new_rows
 from loma.core.distinct import checked_elsewhere
 from loma.core.ir import Assign, Declare, Function, IndexAssign, Module, Return, Stmt, Var, replace
 from loma.passes.outer import is_outer
@@ -147,8 +147,9 @@ def _merged(
     outer = (stmt for stmt in forward if isinstance(stmt, IndexAssign) and is_outer(stmt))
     apart = {stmt.element.tensor.name for stmt in outer}
     names = merged_names(
-        forward, adjoint, outputs | results, sweeps.merges, fixed, apart, functions
-    )
+        forward, with_new_rows(adjoint, sweeps.rows), outputs | results, sweeps.merges, fixed, apart,
+        functions,
+    )  # fmt: skip
     used = mentioned_names((*forward, *adjoint))
     declarations = tuple(
         s for s in sweeps.declarations if isinstance(s, Declare) and s.target.name in used

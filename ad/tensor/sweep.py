@@ -49,7 +49,8 @@ class Record:
 class Sweeps:
     """The two sweeps of one function, still with separate versions.
 
-    ``merges`` are (old version, new version, number of the statement that starts the new one).
+    ``merges`` are (old version, new version, number of the statement that starts the new one),
+    ``rows`` tensors of which each iteration is given the rows that it looks at.
     """
 
     declarations: list[Stmt] = field(default_factory=list)
@@ -57,6 +58,7 @@ class Sweeps:
     adjoint: list[Stmt] = field(default_factory=list)
     adjoint_declarations: list[Stmt] = field(default_factory=list)
     merges: list[tuple[str, str, int]] = field(default_factory=list)
+    rows: set[str] = field(default_factory=set)
     results: tuple[Var, ...] = ()
 
 
@@ -103,6 +105,8 @@ class SweepContext:
         # (see settled.py), and the numbers of statements whose results stay that long.
         self.settled: frozenset[str] = frozenset()
         self.kept: set[int] = set()
+        # Of tapes of tensors that a loop looks at in rows alone: their subscripts, by dimension.
+        self.rows: dict[str, dict[int, Var]] = {}
         # There, too: the tapes of statements' results, by the statement's number.
         self.sums: dict[int, tuple[Var, For]] = {}
         # Numbers of statements that write to elements to which nothing has been written.

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    Assign, Binary, Declare, Expr, Function, IndexAssign, Op, Stmt, TensorType, Type, Unpack, Var,
-    replace,
+    Assign, Binary, Declare, Expr, Function, Index, IndexAssign, Op, Stmt, TensorType, Type, Unpack,
+    Var, Zero, replace,
 )  # fmt: skip
 from loma.core.walk import map_blocks, map_children, map_expressions
 from loma.passes.liveness import Liveness
@@ -60,6 +60,22 @@ def merged_names(
         members.append(new)
         name_of[new] = shared
     return name_of
+
+
+def with_new_rows(body: tuple[Stmt, ...], rows: set[str]) -> tuple[Stmt, ...]:
+    """A body for :func:`merged_names`, with tensors that are all new where an iteration is given
+    the ``rows`` of them that it looks at: nobody reads the others."""
+    if not rows:
+        return body
+    out: list[Stmt] = []
+    for stmt in body:
+        match stmt:
+            case IndexAssign(Index(Var(name) as tensor)) if name in rows:
+                out.append(Zero(tensor))
+            case _:
+                pass
+        out.append(map_blocks(stmt, lambda inner: with_new_rows(inner, rows)))
+    return tuple(out)
 
 
 def rename(bodies: Iterable[tuple[Stmt, ...]], names: dict[str, str]) -> list[tuple[Stmt, ...]]:

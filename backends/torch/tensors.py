@@ -80,7 +80,8 @@ class Host(Expressions):
         ]
         texts = (cpp_string(text) for text in (self.place(read.span), context.show(base)))
         given: list[c.Expression] = [c.Token(pointer), *map(c.Token, texts), *sized]
-        return c.call(f"loma::element<{value_type(base.type)}>", *given)
+        name = "element_of" if context.captured is None else "element"
+        return c.call(f"loma::{name}<{value_type(base.type)}>", *given)
 
     def zero_pad(self, pad: ZeroPad) -> c.Expression:
         base, tests = c.Token(self.tensor(pad.read.base)), []

@@ -166,3 +166,60 @@ def g(x : In[Tensor[N]], W : In[Tensor[N]]) -> float:
     module.g(leaf, torch.ones(3)).backward()  # the adjoint of W is not wanted
     assert leaf.grad is not None
     assert leaf.grad.tolist() == [0.0, 1.0, 0.0]
+
+
+SORTED = """
+def f(x : In[Tensor[N, M]]) -> Tensor[N, M]:
+    y : Tensor[N, M]
+    for n in range(N):
+        for i in range(M):
+            v : float = x[n, i]
+            j : int = i
+            while (j > 0 and y[n, j - 1] > v, max_iter := 9):
+                y[n, j] = y[n, j - 1]
+                j = j - 1
+            y[n, j] = v
+    return y
+"""
+
+
+def test_a_round_keeps_the_row_that_it_looks_at() -> None:
+    found = pipeline.stage_text(SORTED + "\nd = rev_diff(f)\n", "adjoint", "d")
+    assert "_tape_y : Tensor[N, M]" in found
+    assert "_tape_y_1 : Tensor[M, M]" in found
+    assert "Tensor[N, N" not in found
+    x = torch.randn(4, 9, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(4, 9, dtype=torch.float64)
+    (grad,) = torch.autograd.grad((loma.compile(SORTED).f(x) * weight).sum(), x)
+    (wanted,) = torch.autograd.grad((x.sort(1).values * weight).sum(), x)
+    torch.testing.assert_close(grad, wanted, rtol=0, atol=0)
+
+
+WHOLE_ROWS_TOO = """
+def f(x : In[Tensor[N, M]]) -> Tensor[N, M]:
+    y : Tensor[N, M]
+    y[n, m] = x[n, m]
+    for n in range(N):
+        for i in range(1, M):
+            if y[n, i] > y[0, i - 1]:
+                y[n, i] = y[n, i] * y[n, i - 1]
+    return y
+"""
+
+
+def test_a_row_that_others_look_at_is_kept_with_them() -> None:
+    x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = [list(row.unbind()) for row in x.unbind()]
+        for row in y:
+            for i in range(1, len(row)):
+                if row[i] > y[0][i - 1]:
+                    row[i] = row[i] * row[i - 1]
+        return torch.stack([torch.stack(row) for row in y])
+
+    compiled = loma.compile(WHOLE_ROWS_TOO).f
+    torch.testing.assert_close(compiled(x), f(x))
+    (grad,) = torch.autograd.grad(compiled(x).sin().sum(), x)
+    (wanted,) = torch.autograd.grad(f(x).sin().sum(), x)
+    torch.testing.assert_close(grad, wanted)

@@ -14,7 +14,7 @@ struct At {
 
 // One element of a tensor whose rows lie behind each other, its subscripts checked.
 template <typename value, typename number, typename... Places>
-inline value element(const number* data, const char* place, const char* name, Places... places) {
+inline value element_of(const number* data, const char* place, const char* name, Places... places) {
   int64_t offset = 0, dim = 0;
   const auto step = [&](At at) {
     if (at.subscript < 0 || at.subscript >= at.size) {
