@@ -339,8 +339,8 @@ class ForwardSweep:
         return Var(name, self._ctx.types[name])
 
     def _fixed_places(self, name: str, stmt: For) -> dict[int, Var]:
-        """The subscripts, by dimension, that a tensor has wherever a loop looks at it: the counter of
-        the loop or of one around. An iteration then needs to know those elements alone."""
+        """The subscripts, by dimension, that a tensor has wherever a loop looks at it: the counter
+        of the loop or of one around. An iteration then needs to know those elements alone."""
         counters = {stmt.counter, *(loop.counter for loop in self._ctx.loops)} - self._ctx.assigned
         places: list[tuple[Expr, ...]] = []
         state = self._state_of(name)

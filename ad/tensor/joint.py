@@ -147,8 +147,8 @@ def _merged(
     outer = (stmt for stmt in forward if isinstance(stmt, IndexAssign) and is_outer(stmt))
     apart = {stmt.element.tensor.name for stmt in outer}
     names = merged_names(
-        forward, with_new_rows(adjoint, sweeps.rows), outputs | results, sweeps.merges, fixed, apart,
-        functions,
+        forward, with_new_rows(adjoint, sweeps.rows), outputs | results, sweeps.merges, fixed,
+        apart, functions,
     )  # fmt: skip
     used = mentioned_names((*forward, *adjoint))
     declarations = tuple(

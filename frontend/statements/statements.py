@@ -91,8 +91,8 @@ def _statement(scope: Scope, node: ast.stmt) -> list[Stmt]:
         case ast.Return():
             raise errors.ReturnNotLastStmt(
                 "'return' must be the last statement of the function", span_of(node),
-                hint="give a variable the value here, put what follows under 'else:', and return the "
-                "variable at the end",
+                hint="give a variable the value here, put what follows under 'else:', and return "
+                "the variable at the end",
             )  # fmt: skip
         case _:
             raise unsupported(node)
