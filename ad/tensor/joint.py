@@ -146,10 +146,10 @@ def _merged(
     # What is cheap to make again is not, once something else is in its place.
     outer = (stmt for stmt in forward if isinstance(stmt, IndexAssign) and is_outer(stmt))
     apart = {stmt.element.tensor.name for stmt in outer}
+    last_rows = with_new_rows(adjoint, sweeps.rows)
     names = merged_names(
-        forward, with_new_rows(adjoint, sweeps.rows), outputs | results, sweeps.merges, fixed,
-        apart, functions,
-    )  # fmt: skip
+        forward, last_rows, outputs | results, sweeps.merges, fixed, apart, functions
+    )
     used = mentioned_names((*forward, *adjoint))
     declarations = tuple(
         s for s in sweeps.declarations if isinstance(s, Declare) and s.target.name in used
