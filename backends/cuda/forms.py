@@ -26,9 +26,9 @@ class Kernel:
     """A kernel of a function's host code, and how that launches it. ``line``: of the program, 0
     where none is known. ``numbers``: how many it is given. ``shares``: threads share the steps of
     an iteration, ``across`` or along memory; ``splits``: blocks may, too. ``private``: iterations
-    have memory of their own. ``tiles``: a thread may have a tile of sums. ``lists``: a launch may
-    serve positions of lists. ``narrow``: tensors are read in a dtype of 16 bits. ``fixed``: how
-    many of its numbers each form is compiled for."""
+    have memory of their own. ``tiles``: a thread may have a tile of sums, of so many axes.
+    ``lists``: a launch may serve positions of lists. ``narrow``: tensors are read in a dtype of 16
+    bits. ``fixed``: how many of its numbers each form is compiled for."""
 
     name: str
     text: str
@@ -39,7 +39,7 @@ class Kernel:
     across: bool = False
     splits: bool = False
     private: bool = False
-    tiles: bool = False
+    tiles: int = 0
     lists: bool = False
     narrow: bool = False
     fixed: int = 0
@@ -138,7 +138,7 @@ def _forms(kernel: Kernel, architecture: str) -> Iterator[Form]:
     if not kernel.shares:
         return
     if kernel.tiles:
-        yield Form(_THREADS, rows=4, columns=4)
+        yield Form(_THREADS, rows=4, columns=4 if kernel.tiles > 1 else 1)
     teams = [Form(_THREADS, 8), Form(_THREADS, _WARP), Form(_LARGEST, _LARGEST)]
     if kernel.across:
         teams = [Form(_THREADS, 8, across=True), Form(1024, _WARP, across=True)]

@@ -157,7 +157,8 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
         launch.write(
             body, "statement", c.item_text(count), inner, _bool(across), str(sums), *more,
             before=texts.SEVERAL if several is not None else "", shape=shape,
-            shares=reductions > 0, across=across, splits=sums > 0, tiles=several is not None,
+            shares=reductions > 0, across=across, splits=sums > 0,
+            tiles=(several is not None) + (second is not None),
         )  # fmt: skip
         if total is not None:
             found = f"loma::item<{number}>(parts_)"

@@ -87,7 +87,7 @@ class Start:
 
     def write(
         self, body: Writer, how: How, *given: str, before: str = "", shape: Shape = _USUAL,
-        fixed: Sequence[str] = (), **facts: bool,
+        fixed: Sequence[str] = (), tiles: int = 0, **facts: bool,
     ) -> None:  # fmt: skip
         """The kernel with that body goes to the context, behind ``before``, the launch, which is
         ``given`` sizes and has that ``shape``, to where the host stands; ``facts`` are those of a
@@ -123,7 +123,9 @@ class Start:
         context = self._context
         line = next((s.span.line for s in self._source if s.span.line), 0)
         line = line_in_file(line) if line else 0
-        record = Kernel(self.name, text, line, how, len(self._numbers), fixed=len(fixed), **facts)
+        record = Kernel(
+            self.name, text, line, how, len(self._numbers), tiles=tiles, fixed=len(fixed), **facts
+        )
         context.kernels.append(asdict(replace(record, lists=context.serves_lists)))
         made = f'"{self.name}", R"loma(\n{text}\n)loma"' + ", true" * context.serves_lists
         if context.choices is not None or fixed:  # a tuner makes kernels for known numbers
