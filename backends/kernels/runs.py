@@ -13,6 +13,7 @@ from loma.backends.kernels.sharing import (
     NOTHING, OUTERMOST, Around, Library, Shared, Sharing, index_assigns, mentions, reads_tensors,
     subscripts_of, whole_reads,
 )  # fmt: skip
+from loma.core import sizes
 from loma.core.effects import assigned, written_places
 from loma.core.ir import (
     CallStmt, Declare, For, Function, If, Index, IndexAssign, Stmt, TensorType, Var, Zero,
@@ -54,6 +55,7 @@ class Runs:
         self._mentions = mentions(function.body)
         self._inside = cache(mentions)
         self._is_closed = cache(self._keeps_scalars)
+        self._counts_by_data = cache(_counts_by_data)
         self._declared = Counter(
             stmt.target.name for stmt in statements(function.body) if isinstance(stmt, Declare)
         )
@@ -104,6 +106,9 @@ class Runs:
                 if not _moves(stmt, mentioned, assigned(tuple(group))):
                     break
                 continue
+            # What others would leave for these rounds is as long as all of them: few columns.
+            if group and (self._counts_by_data(stmt) or self._counts_by_data(group[-1])):
+                break
             wider = self._extended(ways, stmt)
             if not wider:
                 break
@@ -166,6 +171,13 @@ class Runs:
             return True
         _, before = Liveness(()).block((stmt,), frozenset(inside.keys() - changed))
         return changed.isdisjoint(before)
+
+
+def _counts_by_data(stmt: Stmt) -> bool:
+    """Whether data say how many rounds the statement, or a loop in it, has."""
+    return any(
+        isinstance(each, For) and sizes.varies(each.extent, set()) for each in statements((stmt,))
+    )
 
 
 def _moves(stmt: Declare, mentioned: set[str], assigned: Iterable[str]) -> bool:

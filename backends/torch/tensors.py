@@ -52,8 +52,10 @@ class Host(Expressions):
         assert isinstance(read.base.type, TensorType)
         base = c.Token(self.tensor(read.base))
         number, value = element_type(read.base.type), value_type(read.base.type)
-        by_pointer = self.context.captured is not None or self.context.looked_up is not None
-        if by_pointer and isinstance(read.base, Var):
+        context, name = self.context, read.base.name if isinstance(read.base, Var) else ""
+        by_pointer = context.captured is not None or context.looked_up is not None
+        kept = context.pointers is not None and name in context.steady.keys() - context.pointers
+        if (by_pointer or kept) and isinstance(read.base, Var):
             return self._element_by_pointer(read, read.base)
         if read.subscripts:
             subscripts = c.Braces("", tuple(self.value(s, INT) for s in read.subscripts))
