@@ -4,8 +4,8 @@
 
 A compiler that must not read s where the condition does not hold masks every read, or gives up
 vectors; where several choices are nested it makes a mask for each of the values. A choice between
-two numbers that are there is one instruction, and functions that the C library has for vectors are
-not called under a condition. So it is where what both sides read exists, nothing in them fails or
+two numbers that are there is one instruction, and functions that there are for vectors are not
+called under a condition. So it is where what both sides read exists, nothing in them fails or
 takes long, and the condition asks data: one on indices may leave out most of a
 tensor, as below a diagonal. Several conditions are choices inside choices then, for ``and`` asks
 the second one, and reads what that reads, only where the first one holds.
@@ -25,10 +25,10 @@ from loma.core.sizes import size_variables
 from loma.core.walk import certain_reads, children, map_blocks, map_children, walk
 
 _LARGEST = 200  # nodes of a choice
-# What the C library has for whole vectors: a call for each lane under a condition takes longer.
-_CALLED = frozenset((
-    "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "expm1", "exp2", "log1p",
-    "log2", "erf", "erfc", "pow",
+# What there is for whole vectors, where a call for each lane under a condition takes longer.
+_IN_LANES = frozenset((
+    "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "exp", "expm1",
+    "exp2", "log", "log1p", "log2", "erf", "erfc", "pow", "sqrt", "rsqrt", "sigmoid", "softplus",
 ))  # fmt: skip
 
 Extents = Mapping[str, Expr]
@@ -83,7 +83,7 @@ def with_eager_choices(function: Function) -> Function:
             case Binary("**", base, power):
                 quick = isinstance(power, IntConst | FloatConst)
                 return quick and is_there(base, extents, known)
-            case Builtin(name) if BUILTINS[name].costly and name not in _CALLED:
+            case Builtin(name) if BUILTINS[name].costly and name not in _IN_LANES:
                 return False
             case Unary() | Binary() | Builtin() | Select() | NoDiff():
                 return all(is_there(child, extents, known) for child in children(expr))
