@@ -32,7 +32,7 @@ def iterations(kernel: Kernel, single: bool) -> Expr:
 def work(kernel: Kernel, single: bool) -> tuple[Expr, Expr] | None:
     """About how many steps of arithmetic one of them has, and how many launches the statements
     would be; None where nobody can say, or steps are few whatever the sizes are."""
-    if kernel.blocks is not None or any(map(_is_counted_by_data, statements(kernel.source))):
+    if kernel.blocks is not None or any(isinstance(s, While) for s in statements(kernel.source)):
         return None
     own = {axis.name for axis in kernel.axes}
     own |= {var.name for var in (kernel.count, kernel.first) if var is not None}
@@ -46,10 +46,6 @@ def work(kernel: Kernel, single: bool) -> tuple[Expr, Expr] | None:
     if any(sizes.mentions(each, own | written(kernel.body)) for each in (all_, starts)):
         return None
     return all_, starts
-
-
-def _is_counted_by_data(stmt: Stmt) -> bool:
-    return isinstance(stmt, While) or (isinstance(stmt, For) and sizes.varies(stmt.extent, set()))
 
 
 def steps_of(
