@@ -25,11 +25,6 @@ from loma.core.sizes import size_variables
 from loma.core.walk import certain_reads, children, map_blocks, map_children, walk
 
 _LARGEST = 200  # nodes of a choice
-# What there is for whole vectors, where a call for each lane under a condition takes longer.
-_IN_LANES = frozenset((
-    "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "exp", "expm1",
-    "exp2", "log", "log1p", "log2", "erf", "erfc", "pow", "sqrt", "rsqrt", "sigmoid", "softplus",
-))  # fmt: skip
 
 Extents = Mapping[str, Expr]
 
@@ -83,7 +78,7 @@ def with_eager_choices(function: Function) -> Function:
             case Binary("**", base, power):
                 quick = isinstance(power, IntConst | FloatConst)
                 return quick and is_there(base, extents, known)
-            case Builtin(name) if BUILTINS[name].costly and name not in _IN_LANES:
+            case Builtin(name) if BUILTINS[name].rounds:
                 return False
             case Unary() | Binary() | Builtin() | Select() | NoDiff():
                 return all(is_there(child, extents, known) for child in children(expr))

@@ -21,7 +21,8 @@ class BuiltinInfo:
     derivative is zero wherever there is one. ``costly``: better read where its value is kept than
     computed again. ``reserved``: no function of a program has the name, as the text of derivatives
     calls it. ``exact``: for some operands the result is, and the last bit of others decides.
-    ``even``: the value of -x is that of x.
+    ``even``: the value of -x is that of x. ``rounds``: it takes rounds of its own, of which there
+    are none in vectors.
     """
 
     name: str
@@ -34,6 +35,7 @@ class BuiltinInfo:
     reserved: bool = False
     scalar_only: bool = False
     even: bool = False
+    rounds: bool = False
     ints: tuple[str, ...] = ()
 
     @property
@@ -43,11 +45,11 @@ class BuiltinInfo:
 
 def _costly(
     name: str, doc: str, args: str = "x", *, reserved: bool = False, exact: bool = False,
-    even: bool = False,
+    even: bool = False, rounds: bool = False,
 ) -> BuiltinInfo:  # fmt: skip
     return BuiltinInfo(
         name, tuple(args.split()), "float", doc, costly=True, exact=exact, reserved=reserved,
-        even=even,
+        even=even, rounds=rounds,
     )  # fmt: skip
 
 
@@ -83,10 +85,10 @@ BUILTINS: dict[str, BuiltinInfo] = {
         _costly("pow", "x to the power y", "x y", reserved=True, exact=True),
         _costly("erf", "error function"),
         _costly("erfc", "1 - erf(x), precise for large x"),
-        _costly("lgamma", "logarithm of the absolute value of the gamma function"),
-        _costly("digamma", "derivative of lgamma"),
+        _costly("lgamma", "logarithm of the absolute value of the gamma function", rounds=True),
+        _costly("digamma", "derivative of lgamma", rounds=True),
         BuiltinInfo("polygamma", ("n", "x"), "float", "derivative of digamma, of order n <= 170",
-                    costly=True, ints=("n",)),
+                    costly=True, rounds=True, ints=("n",)),
         BuiltinInfo("abs", ("x",), "operands", "absolute value; its derivative at 0 is 0",
                     even=True),
         _flat("sign", "operands", "-1, 0 or 1; 0 for NaN; derivative 0"),
@@ -109,7 +111,8 @@ BUILTINS: dict[str, BuiltinInfo] = {
                     "x * y, and 0 where y is 0, even if x is infinite or NaN", reserved=True),
         BuiltinInfo("len", ("start", "stop", "step"), "int",
                     "len(range(start, stop, step)): how many values a range has",
-                    flat=True, costly=True, scalar_only=True, ints=("start", "stop", "step")),
+                    flat=True, costly=True, rounds=True, scalar_only=True,
+                    ints=("start", "stop", "step")),
         BuiltinInfo("thread_id", (), "int", "the work item of a @simd function",
                     flat=True, reserved=True, scalar_only=True),
     )
