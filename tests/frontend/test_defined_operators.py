@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from defined_cases import CASES
 from oracle import Program, check, close
 
+import loma
 from loma import errors
 from loma.ad import differentiate
 from loma.backends.interpreter import Interpreter
@@ -287,3 +288,37 @@ def test_a_result_may_take_the_name_of_what_is_sorted() -> None:
     head = "def f(x : In[Tensor[2]]) -> Tensor[2]:\n    y = x * x\n"
     with pytest.raises(errors.SyntaxNotSupported, match="'y' is taken apart"):
         parse(f"{head}    y, z = split(y, 1)\n    return x\n")
+
+
+FIRST = """
+def rows(x : In[Tensor[N, M]]) -> tuple[Tensor[N, 3], IntTensor[N, 3]]:
+    v, k = topk(x, 3, 1)
+    return v, k
+
+def columns(x : In[Tensor[N, M]]) -> tuple[Tensor[3, M], IntTensor[3, M]]:
+    v, k = topk(x, 3, 0, False)
+    return v, k
+"""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("size", [(40, 50), (13, 11), (3, 3), (100, 12)])
+def test_the_first_of_an_order_are_those_of_the_whole_order(
+    dtype: torch.dtype, size: tuple[int, int]
+) -> None:
+    module = loma.compile(FIRST)
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randint(-4, 4, size, generator=generator).to(dtype)
+    x[torch.rand(size, generator=generator) < 0.1] = math.nan
+    largest = x.argsort(dim=1, descending=True, stable=True)[:, :3]
+    smallest = x.argsort(dim=0, stable=True)[:3]
+    for (value, place), wanted, dim in (
+        (module.rows(x), largest, 1), (module.columns(x), smallest, 0),
+    ):  # fmt: skip
+        assert torch.equal(place, wanted)
+        torch.testing.assert_close(value, x.gather(dim, wanted), equal_nan=True, rtol=0, atol=0)
+
+
+def test_more_than_a_dimension_has_cannot_be_taken() -> None:
+    with pytest.raises(IndexError, match="leaves dimension 1 of size 2"):
+        loma.compile(FIRST).rows(torch.zeros(20, 2))

@@ -76,6 +76,9 @@ for d in range(D):
 for i in range(2 * D):
     y[b, i] = x[b, i] * 2.0 if i % 3 == 0 else x[b, i]
 """),
+    ("encoded", """
+y[b, i] = x[b, i] + (sin(b / (1.0 + i // 2)) if i % 2 == 0 else cos(b / (1.0 + i // 2)))
+"""),
     ("a_remainder_of_a_sum", """
 y[b, i] = x[b, i] * sum((c[e] if e % 2 == 1 else s[e]) * e for e in D)
 """),
@@ -203,3 +206,9 @@ def test_rows_of_pairs(body: str, size: tuple[int, int, int]) -> None:
     assert made == 1 if body in SHUFFLED else made > 1
     x = torch.randn(4 * size[0], *size[1:], dtype=torch.float64)
     compare(Point("f", source, "f", (x,)), Changed(source, verified(passes.optimise)))
+
+
+def test_a_place_that_stands_alone_nowhere_has_no_condition() -> None:
+    function = passes.optimise(parse(text(dict(OTHERS)["encoded"]))).function("f")
+    assert "% 2" not in print_function(function)
+    assert "// 2" not in print_function(function)
