@@ -388,3 +388,27 @@ def test_long_chains_stay_within_a_depth() -> None:
     text = "def f(x : In[Tensor[N]]) -> Tensor[N]:\n    y : Tensor[N]\n    y[i] = x[i]\n"
     module = canonical.temporaries(parse(f"{text}{chain}    return y\n"))
     assert 30 < max(map(depth, nodes(module.function("f").body))) < 50
+
+
+# name, what a round gives a temporary, and what it writes of the tensor that this was made of
+STATES: tuple[tuple[str, str, str, bool], ...] = (
+    ("the_next", "zero_pad(w[t, i - 1])", "w[t + 1, i] = w[t, i] + 0.5 * l[i]", True),
+    ("neighbours", "zero_pad(w[t, i - 1])", "w[t, i] = w[t, i] + 0.5 * l[i]", False),
+    ("written_before", "zero_pad(w[t, i - 1])",
+     "w[t, i] = 2.0 * w[t, i]\n        w[t + 1, i] = w[t, i] + 0.5 * l[i]", False),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STATES, ids=lambda case: case[0])
+def test_what_is_made_of_the_tensor_that_is_written(case: tuple[str, str, str, bool]) -> None:
+    _, value, written, goes = case
+    program = with_derivative(
+        "def f(x : In[Tensor[N]]) -> Tensor[4, N]:\n    w : Tensor[4, N]\n    w[0, i] = x[i]\n"
+        f"    for t in range(3):\n        l : Tensor[N]\n        l[i] = {value}\n"
+        f"        {written}\n    return w\n"
+    )
+    shown = print_function(passes.canonical_form(parse(program)).function("f"))
+    assert (" l[" not in shown) == goes
+    x = torch.randn(5, dtype=torch.float64)
+    for change in (passes.canonical_form, passes.optimise):
+        compare(Point("f", program, "f", (x,)), Changed(program, verified(change)))

@@ -27,6 +27,7 @@ from loma.core.axes import runs_over, unsaid
 from loma.core.bounds import exists, is_never_negative, never_fails, stays_inside
 from loma.core.distinct import never_meet, told_apart
 from loma.core.effects import written
+from loma.core.overlap import apart, reads_of, same_element
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign,
     IntConst, Module, Op, Reduce, Stmt, TensorType, Var, ZeroPad, replace,
@@ -118,7 +119,10 @@ class _Temporaries:
         plain = plain or (not found.sums and found.light and _holds_a_loop(found, body, around))
         again = _old(found.tensor).name in found.inputs
         used = reads or found.whole is not None
-        if not used or not plain or (found.inputs | ({name} if again else set())) & written(alive):
+        changed = (found.inputs | ({name} if again else set())) & written(alive)
+        if not used or not plain:
+            return None
+        if changed and (again or not _by_last_user(name, changed, alive)):
             return None
         try:
             new = tuple(self._statement(stmt, found, around or {}) for stmt in alive)
@@ -128,10 +132,24 @@ class _Temporaries:
             back: dict[str, Expr] = {_old(found.tensor).name: found.tensor}
             new = tuple(map_expressions(stmt, lambda e: substitute(e, back)) for stmt in new)
             return (*body[:position], *new, *body[end:])
+        if changed and not all(self._is_apart(s, changed, around or {}) for s in new):
+            return None
         left = [stmt for stmt in new if name in mentioned_names((stmt,))]
         if left and not (len(left) == 1 and _sets(name, left[0]) and not _count(name, left[0])):
             return None
         return (*body[:position], *new, *body[end:])
+
+    def _is_apart(self, stmt: Stmt, changed: AbstractSet[str], around: Extents) -> bool:
+        """Whether a statement reads, of what it writes of some tensors, its own elements alone."""
+        if not written((stmt,)) & changed or not isinstance(stmt, IndexAssign):
+            return True
+        target = stmt.element
+        reads = reads_of(target.tensor.name, stmt.value)
+        return all(
+            same_element(target, read.place)
+            or apart(target, stmt.axes, read, around, self._is_size)
+            for read in reads
+        )
 
     def _definition(
         self, stmt: Stmt, before: tuple[Stmt, ...], around: Extents | None
@@ -422,6 +440,17 @@ def _end(name: str, body: tuple[Stmt, ...], position: int) -> int:
             return k + 1
         last = k + 1 if name in mentioned_names((body[k],)) else last
     return last
+
+
+def _by_last_user(name: str, changed: AbstractSet[str], block: tuple[Stmt, ...]) -> bool:
+    """Whether nothing writes some tensors before the last statement that looks at another one,
+    which may write elements of them itself."""
+    users = [k for k, stmt in enumerate(block) if name in mentioned_names((stmt,))]
+    if not users or written(block[: users[-1]]) & changed:
+        return False
+    last = block[users[-1]]
+    plain = isinstance(last, IndexAssign) and isinstance(last.target, Index)
+    return plain or not written((last,)) & changed
 
 
 def _sets(name: str, stmt: Stmt) -> bool:
