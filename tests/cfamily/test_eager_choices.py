@@ -21,7 +21,8 @@ CASES = {
     "an_int": ("x[i, j] if k > 0 else 0.0", 0),
     "may_be_outside": ("x[i, j + k] if n[i] > 0.0 else 0.0", 0),
     "outside_at_the_end": ("x[i, j + 1] if n[i] > 0.0 and j + 1 < M else 0.0", 0),
-    "takes_long": ("exp(x[i, j]) if n[i] > 0.0 else x[i, j]", 0),
+    "in_vectors": ("exp(x[i, j]) if n[i] > 0.0 else x[i, j]", 1),
+    "takes_long": ("lgamma(x[i, j]) if n[i] > 0.0 else x[i, j]", 0),
     "divides_ints": ("x[i, j] * (6 // k) if n[i] > 0.0 else 0.0", 0),
 }
 
@@ -40,7 +41,7 @@ def test_nothing_outside_is_read(name: str) -> None:
     far = 10**9 if name == "may_be_outside" else 0
     result = loma.compile(PROGRAM.format(value=CASES[name][0])).f(x, n, far)
     (found,) = torch.autograd.grad(result.sum(), x)
-    slopes = {"nested": -1.0, "takes_long": 1.0}
+    slopes = {"nested": -1.0, "in_vectors": 1.0, "takes_long": 1.0}
     below = torch.ones(3, 40, dtype=torch.float64).tril()
     expected = below if name == "an_index" else torch.full_like(x, slopes.get(name, 0.0))
     torch.testing.assert_close(found, expected)
