@@ -13,7 +13,8 @@ has a value of ``exp`` for each ``d``; in the canonical form it is
 So does a quotient of elements, ``sum(c[i, j] / z[j] * v[j, d] for j in S)``, that a sum has for
 each ``d``: what is left is a product of two tensors. Of more elements, of which each lacks ``i`` or
 ``d``, those that lack the same are one of the two, as in ``sum(x[i, j] ** 2 * v[j, d] ** 2 for j in
-S)`` and ``sum((x[i, j] - m[j]) * v[j, d] for j in S)``. So does a choice between values of which
+S)`` and ``sum((x[i, j] - m[j]) * v[j, d] for j in S)``. An operand whose dimension has parts of one
+length, ``q[t, h * C + d]``, is one over both indices. So does a choice between values of which
 some are costly, and an element at a place that data
 say, ``x[n, label[n]]`` beside ``x[n, c]``: what is read there for each ``c`` is read once, and its
 adjoint is added there once. What is costly and the same in all rounds of a loop is computed in
@@ -30,6 +31,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 
 from loma.core import builder as b
+from loma.core.axes import runs_over
 from loma.core.bounds import conjuncts, exists, facts
 from loma.core.builtins import BUILTINS
 from loma.core.effects import counters, written
@@ -38,7 +40,7 @@ from loma.core.ir import (
     IndexAssign, IntConst, Module, Reduce, Select, Stmt, TensorType, Unary, Var,
     replace,
 )  # fmt: skip
-from loma.core.sizes import constant, equal
+from loma.core.sizes import affine, constant, dims_of, equal
 from loma.core.walk import (
     blocks, free_variables, map_guarded, map_tensor_functions, substitute, variables, walk,
 )  # fmt: skip
@@ -179,7 +181,7 @@ class _Costly(InBlocks):
         an index that the other lacks."""
         groups: dict[frozenset[str], list[Expr]] = {}
         for factor in _factors(product):
-            if not _is_of_elements(factor):
+            if not (_is_of_elements(factor) or _has_parts(factor, scope, frozenset(scope))):
                 return product
             groups.setdefault(free_variables(factor) & frozenset(scope), []).append(factor)
         if len(groups) != 2 or all(map(_is_one_element, groups.values())):
@@ -191,7 +193,11 @@ class _Costly(InBlocks):
         if short or (own ^ other) & self._summed:
             return product  # no work to save, or another order of sums
         first, second = (reduce(partial(b.binary, "*"), group) for group in groups.values())
-        self._operands |= {part for part in (first, second) if not isinstance(part, Index)}
+        both = own & other - self._summed
+        self._operands |= {
+            part for part in (first, second)
+            if not isinstance(part, Index) or _has_parts(part, scope, both)
+        }  # fmt: skip
         return b.binary("*", first, second)
 
     def _read(self, expr: Expr, scope: Scope) -> Expr:
@@ -259,6 +265,11 @@ class _Costly(InBlocks):
         self._out.append(self._where_used(made, expr, scope, whole))
         return _Held(var, tuple(names.index(axis.name) for axis in axes), 0)
 
+    def _where_used(self, made: Stmt, part: Expr, scope: Scope, axes: tuple[Axis, ...]) -> Stmt:
+        if isinstance(part, Index) and _is_cut_evenly(part, scope):
+            return made
+        return super()._where_used(made, part, scope, axes)
+
     def _where_held(self, expr: Expr, scope: Scope) -> Expr | None:
         """A read of the tensor that holds a part, always or where the condition around it holds."""
         part, names = self._part(expr, scope)
@@ -322,6 +333,44 @@ def _factors(product: Expr) -> list[Expr]:
             return _factors(base) * 2
         case _:
             return [product]
+
+
+def _has_parts(read: Expr, scope: Scope, outer: frozenset[str]) -> bool:
+    """Whether a dimension has parts of one length, ``x[t, h * C + d]`` for d in range(C), which one
+    of these indices counts: no library multiplies it so."""
+    subscripts = read.subscripts if isinstance(read, Index) else ()
+    found = [_part_of(subscript, scope) for subscript in subscripts]
+    return any(name in outer for name, _ in filter(None, found))
+
+
+def _part_of(subscript: Expr, scope: Scope) -> tuple[str, Expr] | None:
+    """The index that counts a dimension's parts, and where the first one begins."""
+    found = affine(subscript, tuple(scope.values()))
+    steps = dict(found[0]) if found is not None else {}
+    near = [name for name, step in steps.items() if constant(step) == 1]
+    if found is None or len(steps) != 2 or len(near) != 1:
+        return None
+    inner = near[0]
+    (count,) = steps.keys() - {inner}
+    return (count, found[1]) if equal(steps[count], scope[inner].extent) is True else None
+
+
+def _is_cut_evenly(read: Index, scope: Scope) -> bool:
+    """Whether indices run over the dimensions, or over their parts, as many as there are of ``D //
+    H`` elements: nothing is outside."""
+    for subscript, dim in zip(read.subscripts, dims_of(read.base), strict=True):
+        part = _part_of(subscript, scope)
+        if part is None:
+            if not runs_over(subscript, dim, scope):
+                return False
+            continue
+        name, first = part
+        found = affine(subscript, tuple(scope.values()))
+        assert found is not None
+        length = Binary("//", dim, scope[name].extent, INT)
+        if constant(first) != 0 or equal(found[0][name], length) is not True:
+            return False
+    return True
 
 
 def _is_one_element(factors: list[Expr]) -> bool:

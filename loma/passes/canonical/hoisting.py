@@ -13,7 +13,7 @@ inside an expression, are made by this code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set as AbstractSet
 from itertools import pairwise
 
 from loma.core import builder as b
@@ -223,9 +223,14 @@ class InBlocks(Hoisting):
         self._assigned = set(assigned(function.body, functions))
         ints = {param.name for param in function.params if param.type == INT}
         self._known = (ints | self._sizes) - self._assigned
+        # Sizes of tensors that there are in any case: none is negative.
+        self._lengths: set[Expr] = set()
 
     def run(self) -> Function:
         return replace(self._function, body=self._block(self._function.body))
+
+    def _count(self, axis: Axis) -> Expr:
+        return axis.extent if axis.extent in self._lengths else super()._count(axis)
 
     def _index_assign(self, stmt: IndexAssign) -> IndexAssign:
         """The statement with parts read from temporaries, which ``_out`` computes."""
@@ -235,6 +240,8 @@ class InBlocks(Hoisting):
         around, self._out = self._out, []
         done: list[Stmt] = []
         for stmt in body:
+            if self._depth == 0 and isinstance(stmt, Declare):
+                self._lengths.update(_fixed_dims(stmt, self._known))
             self._reductions, self._span = {}, stmt.span
             new = self._statement(stmt)
             if self._depth == 0:
@@ -286,6 +293,12 @@ class InBlocks(Hoisting):
         # In a loop nothing of an iteration before stays in it, which a tape would keep.
         nothing = (Zero(made.target.tensor, self._span),) if self._depth else ()
         return If(some, (made,), nothing, self._span)
+
+
+def _fixed_dims(stmt: Declare, known: AbstractSet[str]) -> list[Expr]:
+    """The sizes of a declared tensor that nothing changes."""
+    dims = stmt.target.type.dims if isinstance(stmt.target.type, TensorType) else None
+    return [dim for dim in dims or () if free_variables(dim) <= known]
 
 
 def may_fail(expr: Expr, scope: Mapping[str, Axis], is_size: Callable[[str], bool]) -> bool:
