@@ -186,8 +186,9 @@ def _write_rows(owner: HostWriter, tree: Parallel) -> None:
     assert tree.team is not None
     given = map(c.item_text, (iterations(context, tree), context.ints(tree.team.extent)))
     scan = tree.body[-1]
-    # Blocks that share a row read it again when others have written; there steps may stay apart.
-    splits = isinstance(scan, Scan) and scan.factor is None
+    # Blocks that share a row read it again when others have written, so that what is joined has to
+    # stay so: not products, of which one may be too large for a number.
+    splits = isinstance(scan, Scan) and scan.factor is None and scan.kind != "prod"
     across = tree.team.across
     more = [f"/*splits=*/{_bool(splits)}"] if across or not splits else []
     more += ["/*across=*/true"] * across

@@ -204,6 +204,13 @@ def test_factors_whose_product_is_too_large(module: Any, length: int) -> None:
     torch.testing.assert_close(module.products(x, q), expected, equal_nan=True)
 
 
+def test_rows_that_blocks_share() -> None:
+    """Sums: of products one may be too large, and another block cannot take their steps again."""
+    for name, share in (("sums", True), ("products", False)):
+        shown = pipeline.stage_text(_text(name), "cpp", name, device="cuda")
+        assert ("/*splits=*/false" not in shown) == share
+
+
 def test_what_a_choice_leaves_out_is_nothing(module: Any) -> None:
     """The gradient of a greatest element reaches those before it that are equal, no others."""
     x = torch.arange(300.0, dtype=torch.float64).repeat(2, 1).requires_grad_()
