@@ -288,7 +288,7 @@ def _work(nest: StatementNest, plan: Plan, loops: list[Loop], chunked: bool) -> 
     reductions = [node for node in walk(plan.value) if isinstance(node, Reduce)]
     names = {axis.name for axes in (nest.scope, *(r.axes for r in reductions)) for axis in axes}
     below = [
-        axis.extent
+        longest(nest, axis.extent)
         for reduction in reductions
         for axis in reduction.axes
         if not sizes.mentions(axis.extent, names) and not _is_conditional(axis.extent)
@@ -307,10 +307,10 @@ def longest(nest: StatementNest, extent: Expr) -> Expr:
     """That of rows of several lengths which is the longest; where nobody knows, 1, or more where
     data say it."""
     names = {axis.name for axis in nest.scope}
-    if not sizes.mentions(extent, names):
-        return extent
     if sizes.varies(extent, set()):
         return IntConst(ROUNDS)
+    if not sizes.mentions(extent, names):
+        return extent
     found = interval(extent, nest.context.extents(nest.scope), nest.context.is_size)
     return IntConst(1) if found is None or sizes.mentions(found.high, names) else found.high
 

@@ -143,13 +143,20 @@ def product(x : In[Tensor[N]], value : In[Tensor[E]], at : In[IntTensor[E]],
     y[m] = sum(value[e] * x[at[e]] for e in range(start[m + 0], start[m + 1]))
     return y
 """
+PAIRS = """
+def pairs(x : In[Tensor[L, D]], w : In[Tensor[L]], start : In[IntTensor[B + 1]]) -> Tensor[B, D]:
+    y : Tensor[B, D]
+    y[b, d] = sum(sum(x[l, d] * x[k, d] * w[k] for k in range(start[b + 0], start[b + 1]))
+                  for l in range(start[b + 0], start[b + 1]))
+    return y
+"""
 # Orders that meet and leave rows out; the last one goes back, where ranges are empty.
 STARTS = ([0, 3, 3, 7, 20], [0, 20], [4, 9, 2, 20, 18, 20], [0, 0, 0])
 
 
 @pytest.fixture(scope="module")
 def of_data() -> Any:
-    return loma.compile(MEANS + "\n" + TOTALS + "\n" + PRODUCT)
+    return loma.compile("\n".join((MEANS, TOTALS, PRODUCT, PAIRS)))
 
 
 def _sums(x: Tensor, start: Tensor, mean: bool = False) -> Tensor:
@@ -173,6 +180,22 @@ def test_ranges_of_data(of_data: Any, columns: int, start: list[int]) -> None:
         weight = torch.randn_like(expected)
         wanted = torch.autograd.grad(expected, x, weight)
         torch.testing.assert_close(torch.autograd.grad(found, x, weight), wanted)
+
+
+def test_sums_of_sums(of_data: Any) -> None:
+    """Both of a row's length: what they read is no tensor of all rows, and rows stay apart."""
+    start = torch.tensor([0, 4, 5, 5, 17, 20])
+    for columns in (1, 6, 70):
+        torch.manual_seed(0)
+        x = torch.randn(20, columns, requires_grad=True)
+        w = torch.randn(20, requires_grad=True)
+        expected = _sums(x, start) * _sums(x * w[:, None], start)
+        found = of_data.pairs(x, w, start)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        weight = torch.randn_like(expected)
+        wanted = torch.autograd.grad(expected, (x, w), weight)
+        gradients = torch.autograd.grad(found, (x, w), weight)
+        torch.testing.assert_close(gradients, wanted, rtol=1e-3, atol=1e-3)
 
 
 def test_a_sparse_matrix_by_rows(of_data: Any) -> None:

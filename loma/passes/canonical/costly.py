@@ -253,8 +253,8 @@ class _Costly(InBlocks):
         value = self._inside(expr, _axes(axes))
         ends = [
             b.binary("<", Var(axis.name, INT), axis.extent)
-            for axis in axes
-            if free_variables(axis.extent) & scope.keys()
+            for axis, every in zip(axes, whole, strict=True)
+            if free_variables(axis.extent) & scope.keys() or self._count(axis) != every.extent
         ]
         if ends:
             value = b.select(b.every(ends), value, b.flt(0.0))
