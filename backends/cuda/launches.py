@@ -44,7 +44,7 @@ from loma.backends.schedule.walk import expressions, nodes
 from loma.core import sizes
 from loma.core.effects import assigned, counters
 from loma.core.ir import INT, Builtin, Expr, Index, IntConst, Var
-from loma.core.walk import walk
+from loma.core.walk import reads_elements, walk
 
 _NONE, _ONE = IntConst(0), IntConst(1)
 
@@ -464,8 +464,7 @@ def _widest(owner: HostWriter, launch: Launch, own: set[str]) -> str:
             continue
         extent = tree.team.extent if tree.team is not None else _ONE
         width = sizes.product((tree.count, extent))
-        reads = any(isinstance(node, Index) for node in walk(width))
-        if not (reads or sizes.mentions(width, rest)) and width not in found:
+        if not (reads_elements(width) or sizes.mentions(width, rest)) and width not in found:
             found.append(width)
     widest: Expr = found[0] if found else _ONE
     for width in found[1:]:

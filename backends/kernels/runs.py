@@ -13,12 +13,13 @@ from loma.backends.kernels.sharing import (
     NOTHING, OUTERMOST, Around, Library, Shared, Sharing, index_assigns, mentions, reads_tensors,
     subscripts_of, whole_reads,
 )  # fmt: skip
-from loma.core import sizes
 from loma.core.effects import assigned, written_places
 from loma.core.ir import (
     CallStmt, Declare, For, Function, If, Index, IndexAssign, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
-from loma.core.walk import free_variables, mentioned_names, reads_of_type, statements
+from loma.core.walk import (
+    free_variables, mentioned_names, reads_elements, reads_of_type, statements,
+)  # fmt: skip
 from loma.passes.liveness import Liveness
 
 _WAYS = 8  # ways to share an index that are looked at side by side
@@ -175,9 +176,7 @@ class Runs:
 
 def _counts_by_data(stmt: Stmt) -> bool:
     """Whether data say how many rounds the statement, or a loop in it, has."""
-    return any(
-        isinstance(each, For) and sizes.varies(each.extent, set()) for each in statements((stmt,))
-    )
+    return any(isinstance(s, For) and reads_elements(s.extent) for s in statements((stmt,)))
 
 
 def _moves(stmt: Declare, mentioned: set[str], assigned: Iterable[str]) -> bool:

@@ -21,8 +21,8 @@ from loma.core.ir import (
     Stmt, TensorType, Var, Zero, remembered, replace,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, expressions, free_variables, nodes, reduced_axes, root, statements, subscript_variables,
-    variable_names, variables, walk,
+    blocks, expressions, free_variables, nodes, reads_elements, reduced_axes, root, statements,
+    subscript_variables, variable_names, variables, walk,
 )  # fmt: skip
 
 # What a backend hands to a library as a whole, and calls it; None: loops of its own
@@ -252,7 +252,7 @@ def _is_behind_rows(stmt: IndexAssign, axis: Axis) -> bool:
     names = [sub.name for sub in places if isinstance(sub, Var)]
     around = set(names[: names.index(axis.name)]) if axis.name in names else set()
     return any(
-        sizes.varies(each.extent, set()) and sizes.mentions(each.extent, around)
+        reads_elements(each.extent) and sizes.mentions(each.extent, around)
         for each in reduced_axes(stmt.value)
     )
 

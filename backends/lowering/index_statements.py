@@ -43,7 +43,7 @@ from loma.core.ir import (
     INT, OF_NOTHING, Axis, Binary, Expr, FloatConst, Index, IndexAssign, IntConst, Reduce, Select,
     Stmt, Var,
 )  # fmt: skip
-from loma.core.walk import free_variables, walk, without_no_diff
+from loma.core.walk import free_variables, reads_elements, walk, without_no_diff
 
 COUNTER = Var("@p_", INT)  # of a parallel loop over pieces, or over two axes as one
 
@@ -307,7 +307,7 @@ def longest(nest: StatementNest, extent: Expr) -> Expr:
     """That of rows of several lengths which is the longest; where nobody knows, 1, or more where
     data say it."""
     names = {axis.name for axis in nest.scope}
-    if sizes.varies(extent, set()):
+    if reads_elements(extent):
         return IntConst(ROUNDS)
     if not sizes.mentions(extent, names):
         return extent

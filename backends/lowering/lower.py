@@ -37,8 +37,8 @@ from loma.core.ir import (
     IntConst, Pop, Push, Reduce, Return, Stmt, TensorType, Var, While, Zero,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, map_children, map_expressions, mentioned_names, own_names, root, substitute, walk,
-    without_no_diff,
+    blocks, map_children, map_expressions, mentioned_names, own_names, reads_elements, root,
+    substitute, walk, without_no_diff,
 )  # fmt: skip
 from loma.passes import peeling
 from loma.passes.liveness import Liveness
@@ -246,7 +246,9 @@ class Lowering:
                     stmt.span,
                     hint="put what needs them into a scalar function, and call it",
                 )
-            case Assign(Var() as target, op, value) if self._context.serial and _has_reads(value):
+            case Assign(Var() as target, op, value) if self._context.serial and reads_elements(
+                value
+            ):
                 return self._index_assign(IndexAssign(target, op, value, (), stmt.span), False)
             case If(_, then, other):
                 return self._nested(stmt, (then, other))
@@ -742,10 +744,6 @@ def _is_new(call: Contract | Convolve | None) -> bool:
     if isinstance(call, Contract):
         return call.target.is_whole
     return call is not None and not call.result.cuts
-
-
-def _has_reads(value: Expr) -> bool:
-    return any(isinstance(node, Index) for node in walk(value))
 
 
 def _bytes(var: Var, count: str) -> Bytes:

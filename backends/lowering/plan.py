@@ -16,7 +16,9 @@ from loma.core.distinct import names_once, told_apart
 from loma.core.ir import (
     INT, POSITIONS, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Var,
 )  # fmt: skip
-from loma.core.walk import free_variables, subscript_variables, used_as_value, walk
+from loma.core.walk import (
+    free_variables, reads_elements, subscript_variables, used_as_value, walk,
+)  # fmt: skip
 
 
 _OFFERED = 4  # axes for the innermost loop, which may be tried
@@ -165,7 +167,7 @@ def merged_loops(
     }
     for axis in axes:
         # What data say of an axis is looked at where the index stands that tells it.
-        data = sizes.varies(axis.extent, set())
+        data = reads_elements(axis.extent)
         keep |= free_variables(axis.extent) if data else set(used_as_value(axis.extent))
     if kind in POSITIONS:
         keep |= {axis.name for axis in axes[len(stmt.axes) :]}

@@ -60,11 +60,9 @@ def running(loop: Count, stores: list[Store], factors: bool = False) -> list[Nod
     reduction, with ``factors`` also a linear recurrence, behind which the others may have loops of
     their own."""
     counter = Var(loop.source.counter, INT)
-    if any(store.kind not in ("set", "sum") or store.position is not None for store in stores):
+    if not all(map(_is_plain, stores)):
         return None
-    if loop.source.backwards:
-        back: dict[str, Expr] = {counter.name: sizes.arith("-", _last(loop), counter)}
-        stores = [map_expressions(store, lambda expr: substitute(expr, back)) for store in stores]
+    stores = [_forwards(loop, store) for store in stores]
     if len(stores) == 2:
         found = _with_state(loop, counter, stores[0], stores[1], factors)
         if found is not None:
@@ -80,13 +78,23 @@ def running(loop: Count, stores: list[Store], factors: bool = False) -> list[Nod
 
 def across_memory(loop: Count, store: Store) -> Scan | None:
     """The same of one statement whose elements do not lie beside each other."""
-    counter = Var(loop.source.counter, INT)
-    if store.kind not in ("set", "sum") or store.position is not None:
+    if not _is_plain(store):
         return None
-    if loop.source.backwards:
-        back: dict[str, Expr] = {counter.name: sizes.arith("-", _last(loop), counter)}
-        store = map_expressions(store, lambda expr: substitute(expr, back))
-    return _scan(loop, counter, store, None, factors=True, along=False)
+    counter = Var(loop.source.counter, INT)
+    return _scan(loop, counter, _forwards(loop, store), None, factors=True, along=False)
+
+
+def _is_plain(store: Store) -> bool:
+    return store.kind in ("set", "sum") and store.position is None
+
+
+def _forwards(loop: Count, store: Store) -> Store:
+    """A statement of a loop whose counter goes up."""
+    if not loop.source.backwards:
+        return store
+    counter = Var(loop.source.counter, INT)
+    back: dict[str, Expr] = {counter.name: sizes.arith("-", _last(loop), counter)}
+    return map_expressions(store, lambda expr: substitute(expr, back))
 
 
 def _with_state(

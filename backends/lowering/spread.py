@@ -13,9 +13,9 @@ from loma.backends.schedule.access import ROUNDS, steps
 from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    INT, Binary, Expr, For, If, Index, IndexAssign, IntConst, Stmt, While,
+    INT, Binary, Expr, For, If, IndexAssign, IntConst, Stmt, While,
 )  # fmt: skip
-from loma.core.walk import reduced_axes, statements, substitute, walk
+from loma.core.walk import reads_elements, reduced_axes, statements, substitute
 
 _BLOCK = 32  # values that a block has at least
 _ONE, _TWO = IntConst(1), IntConst(2)
@@ -40,8 +40,7 @@ def work(kernel: Kernel, single: bool) -> tuple[Expr, Expr] | None:
     if kernel.count is not None:
         values = _ONE if single else IntConst(_BLOCK)
         all_, starts = (substitute(each, {kernel.count.name: values}) for each in (all_, starts))
-    data = any(isinstance(node, Index) for node in (*walk(all_), *walk(starts)))
-    if data or sizes.constant(all_) is not None:
+    if reads_elements(all_) or reads_elements(starts) or sizes.constant(all_) is not None:
         return None
     if any(sizes.mentions(each, own | written(kernel.body)) for each in (all_, starts)):
         return None
@@ -65,7 +64,7 @@ def steps_of(
                 terms.append(sizes.product((IntConst(steps(value)), *fixed)))
                 starts.append(_ONE)
             case For(counter, extent, inside):
-                extent = IntConst(ROUNDS) if sizes.varies(extent, set()) else extent
+                extent = IntConst(ROUNDS) if reads_elements(extent) else extent
                 given: dict[str, Expr] = {}
                 if middle:
                     given[counter] = Binary("//", extent, _TWO, INT)

@@ -12,10 +12,10 @@ from loma.backends.schedule.marks import unmarked
 from loma.backends.schedule.target import Target
 from loma.core import bounds, sizes
 from loma.core.effects import assigned, counters
-from loma.core.ir import INT, Axis, Expr, For, Function, Index, Module, Stmt, TensorType, Var
+from loma.core.ir import INT, Axis, Expr, For, Function, Module, Stmt, TensorType, Var
 from loma.core.printer import print_expr
 from loma.core.sizes import size_variables
-from loma.core.walk import variables, walk
+from loma.core.walk import reads_elements, variables
 from loma.errors.excerpts import text_at
 from loma.errors.spans import NOWHERE, Span, line_in_file
 
@@ -147,7 +147,7 @@ class FunctionContext:
             if base.name in self.views:
                 dim = self.views[base.name].whole.get(k, dim)
             names = set(variables(dim))
-            if names & self.assigned or any(isinstance(node, Index) for node in walk(dim)):
+            if names & self.assigned or reads_elements(dim):
                 # An argument that the function changes: its tensors keep the size that they have,
                 # and the tensor knows it, also where a kernel has a pointer into it.
                 slot = f"{base.name} {k}"

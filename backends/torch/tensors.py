@@ -17,6 +17,7 @@ from loma.backends.cfamily.cpp import (
 from loma.backends.cfamily.names import cpp_string
 from loma.backends.torch import ops
 from loma.core import sizes
+from loma.core.bounds import ONE, ZERO
 from loma.core.ir import (
     INT, Assign, Call, Declare, Expr, Function, If, Index, IntConst, NoDiff, Op, Stmt, TensorType,
     Var, ZeroPad,
@@ -24,7 +25,6 @@ from loma.core.ir import (
 from loma.core.ops import OPS
 from loma.core.walk import blocks, free_variables, mentioned_names
 
-ZERO, ONE = IntConst(0), IntConst(1)
 _BROADCASTING = {"matmul", *(op.name for op in OPS.values() if op.work == "elementwise")}
 
 
@@ -52,10 +52,7 @@ class Host(Expressions):
         assert isinstance(read.base.type, TensorType)
         base = c.Token(self.tensor(read.base))
         number, value = element_type(read.base.type), value_type(read.base.type)
-        context, name = self.context, read.base.name if isinstance(read.base, Var) else ""
-        by_pointer = context.captured is not None or context.looked_up is not None
-        kept = context.pointers is not None and name in context.steady.keys() - context.pointers
-        if (by_pointer or kept) and isinstance(read.base, Var):
+        if isinstance(read.base, Var) and self._has_pointer(read.base):
             return self._element_by_pointer(read, read.base)
         if read.subscripts:
             subscripts = c.Braces("", tuple(self.value(s, INT) for s in read.subscripts))
@@ -66,6 +63,16 @@ class Host(Expressions):
             found = c.call(f"loma::item<{number}>", base)
         # Sums of C++'s own bool would have 32 bits.
         return found if value == number else c.call(value, found)
+
+    def _has_pointer(self, base: Var) -> bool:
+        """Whether what is written stands in a loop that finds the tensor by its pointer."""
+        context = self.context
+        if context.captured is not None or context.looked_up is not None:
+            return True
+        # In a kernel, those that keep their memory while it runs, whole.
+        return context.pointers is not None and (
+            base.name in context.steady and base.name not in context.pointers
+        )
 
     def _element_by_pointer(self, read: Index, base: Var) -> c.Expression:
         """An element that a loop looks at which finds tensors by their pointers."""

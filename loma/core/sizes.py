@@ -18,7 +18,7 @@ from loma.core.ir import (
     INT, Axis, Binary, BinaryOp, Builtin, Expr, Function, Index, IntConst, Param, TensorType, Type,
     Unary, Var, remembered, replace,
 )  # fmt: skip
-from loma.core.walk import map_children, variable_names, walk
+from loma.core.walk import map_children, reads_elements, variable_names, walk
 from loma.errors.spans import NOWHERE
 
 IsSize: TypeAlias = Callable[[str], bool]  # tells the variables that are never negative
@@ -391,4 +391,4 @@ def keeps_value(expr: Expr, changing: Collection[str]) -> bool:
 def varies(extent: Expr, names: set[str]) -> bool:
     """Whether a range may differ from place to place: it mentions one of the variables, or it reads
     an element of a tensor, which is looked at where the range begins."""
-    return mentions(extent, names) or any(isinstance(node, Index) for node in walk(extent))
+    return mentions(extent, names) or reads_elements(extent)

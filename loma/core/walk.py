@@ -192,6 +192,11 @@ def variables(expr: Expr) -> Iterator[str]:
     return (node.name for node in walk(expr) if isinstance(node, Var))
 
 
+def reads_elements(expr: Expr) -> bool:
+    """Whether an expression looks at an element of a tensor."""
+    return any(isinstance(node, Index) for node in walk(expr))
+
+
 def variable_names(expr: Expr) -> frozenset[str]:
     """Names of the variables that occur, axes of reductions included."""
     return frozenset((expr.name,)) if isinstance(expr, Var) else _variable_names(expr)

@@ -1,4 +1,4 @@
-// Elements that conditions of serial loops look at, by a tensor's pointer.
+// Elements that conditions and ranges of loops look at, by a tensor's pointer.
 #pragma once
 
 #include <cstdint>

@@ -14,6 +14,8 @@
 #include <cstring>
 #include <limits>
 
+#include "masked.h"
+
 // glibc's vector versions (libmvec, at most 4 units in the last place off). Its headers offer them
 // under -ffast-math only; under names of our own the scalar functions stay what they are elsewhere.
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(_OPENMP) && !defined(__clang__)
@@ -257,9 +259,7 @@ LOMA_BRANCH_FREE real erfc(real x) {
 // branch, and a loop with calls in branches is no vector code: bits have no branches.
 template <typename real>
 LOMA_BRANCH_FREE real blend(bool first, real a, real b) {
-  using Bits = typename Format<real>::Bits;
-  const Bits mask = Bits(0) - Bits(first);
-  return bits<real>((bits<Bits>(a) & mask) | (bits<Bits>(b) & ~mask));
+  return pick(first, a, b);
 }
 
 // clang-format off

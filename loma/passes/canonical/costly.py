@@ -42,7 +42,8 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.sizes import affine, constant, dims_of, equal
 from loma.core.walk import (
-    blocks, free_variables, map_guarded, map_tensor_functions, substitute, variables, walk,
+    blocks, free_variables, map_guarded, map_tensor_functions, reads_elements, substitute,
+    variables, walk,
 )  # fmt: skip
 from loma.passes.canonical.hoisting import InBlocks, may_fail
 from loma.passes.liveness import covers
@@ -340,37 +341,43 @@ def _has_parts(read: Expr, scope: Scope, outer: frozenset[str]) -> bool:
     of these indices counts: no library multiplies it so."""
     subscripts = read.subscripts if isinstance(read, Index) else ()
     found = [_part_of(subscript, scope) for subscript in subscripts]
-    return any(name in outer for name, _ in filter(None, found))
+    return any(part.count.name in outer for part in found if part is not None)
 
 
-def _part_of(subscript: Expr, scope: Scope) -> tuple[str, Expr] | None:
-    """The index that counts a dimension's parts, and where the first one begins."""
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """``first + count * length + i``, i being an index below ``length``."""
+
+    count: Axis
+    length: Expr
+    first: Expr
+
+
+def _part_of(subscript: Expr, scope: Scope) -> _Cut | None:
     found = affine(subscript, tuple(scope.values()))
     steps = dict(found[0]) if found is not None else {}
     near = [name for name, step in steps.items() if constant(step) == 1]
     if found is None or len(steps) != 2 or len(near) != 1:
         return None
-    inner = near[0]
+    (inner,) = near
     (count,) = steps.keys() - {inner}
-    return (count, found[1]) if equal(steps[count], scope[inner].extent) is True else None
+    length = scope[inner].extent
+    fits = equal(steps[count], length) is True
+    return _Cut(scope[count], length, found[1]) if fits else None
 
 
 def _is_cut_evenly(read: Index, scope: Scope) -> bool:
     """Whether indices run over the dimensions, or over their parts, as many as there are of ``D //
     H`` elements: nothing is outside."""
-    for subscript, dim in zip(read.subscripts, dims_of(read.base), strict=True):
+
+    def is_inside(subscript: Expr, dim: Expr) -> bool:
         part = _part_of(subscript, scope)
         if part is None:
-            if not runs_over(subscript, dim, scope):
-                return False
-            continue
-        name, first = part
-        found = affine(subscript, tuple(scope.values()))
-        assert found is not None
-        length = Binary("//", dim, scope[name].extent, INT)
-        if constant(first) != 0 or equal(found[0][name], length) is not True:
-            return False
-    return True
+            return runs_over(subscript, dim, scope)
+        length = Binary("//", dim, part.count.extent, INT)
+        return constant(part.first) == 0 and equal(part.length, length) is True
+
+    return all(map(is_inside, read.subscripts, dims_of(read.base)))
 
 
 def _is_one_element(factors: list[Expr]) -> bool:
@@ -402,7 +409,7 @@ def _is_element(expr: Expr) -> bool:
 def _is_told(place: Expr) -> bool:
     """Whether data say where an element is."""
     subscripts = place.subscripts if isinstance(place, Index) else ()
-    return any(isinstance(node, Index) for s in subscripts for node in walk(s))
+    return any(map(reads_elements, subscripts))
 
 
 def _axes(axes: tuple[Axis, ...]) -> Scope:

@@ -28,7 +28,8 @@ from loma.core.names import Names, names_of, with_own_indices
 from loma.core.ops import divisor
 from loma.core.sizes import affine, constant, count, dims_of, product, size_variables
 from loma.core.walk import (
-    blocks, certain_reads, free_variables, map_blocks, map_guarded, substitute, walk,
+    blocks, certain_reads, free_variables, map_blocks, map_guarded, reads_elements, substitute,
+    walk,
 )  # fmt: skip
 from loma.errors.spans import NOWHERE, Span
 
@@ -344,7 +345,7 @@ def is_of_rows(guard: Expr, reduce: Reduce, scope: Mapping[str, Axis]) -> bool:
     all values of the others: ``sum(x[b, t, d] for t in T) if count[b] > 0.0 else 0.0``. In loops of
     its own it takes less than one element at a time under the condition, which mostly holds."""
     asked, own = (free_variables(expr) & scope.keys() for expr in (guard, reduce))
-    return asked < own and any(isinstance(node, Index) for node in walk(guard))
+    return asked < own and reads_elements(guard)
 
 
 def where_holds(reduce: Reduce, guard: Expr, names: Names) -> Reduce:

@@ -16,7 +16,9 @@ from loma.core.ir import (
     Var, Zero, replace,
 )  # fmt: skip
 from loma.core.sizes import constant
-from loma.core.walk import free_variables, map_blocks, map_tensor_functions, variables, walk
+from loma.core.walk import (
+    free_variables, map_blocks, map_tensor_functions, reads_elements, variables,
+)  # fmt: skip
 from loma.passes.liveness import covers
 from loma.passes.outer import summand
 
@@ -89,7 +91,7 @@ def _number(cond: Expr, axis: Axis, summed: list[Axis]) -> tuple[Expr, Expr] | N
                 value = right if left == index else left
             case _:
                 continue
-        asks = any(isinstance(node, Index) for node in walk(value))
-        if value.type == INT and asks and {a.name for a in summed} & free_variables(value):
+        own = {axis.name for axis in summed} & free_variables(value)
+        if value.type == INT and reads_elements(value) and own:
             return test, value
     return None

@@ -19,13 +19,13 @@ from collections.abc import Collection, Mapping
 from loma.core import builder as b, sizes
 from loma.core.effects import assigned, written
 from loma.core.ir import (
-    FLOAT, INT, Assign, Axis, Binary, Builtin, Declare, Expr, For, Function, If, Index,
+    FLOAT, INT, Assign, Axis, Binary, Builtin, Declare, Expr, For, Function, If,
     IndexAssign, Module, Reduce, Stmt, Var, replace,
 )  # fmt: skip
 from loma.core.sizes import size_variables
 from loma.core.walk import (
     expressions, free_variables, map_blocks, map_children, map_expressions,
-    map_tensor_functions, own_names, statements, substitute, walk,
+    map_tensor_functions, own_names, reads_elements, statements, substitute,
 )  # fmt: skip
 
 _NEUTRAL = {"sum": 0.0, "prod": 1.0}
@@ -81,9 +81,8 @@ class _Ranges:
     def _note(self, name: str, value: Expr, counters: frozenset[str]) -> None:
         """Notes what an int is that does not change while its block runs."""
         names = free_variables(value)
-        plain = not any(isinstance(node, Index) for node in walk(value))
         stays = names <= self._fixed | counters | self._known.keys()
-        if value.type == INT and plain and stays and self._writes[name] == 1:
+        if value.type == INT and stays and not reads_elements(value) and self._writes[name] == 1:
             self._known[name] = substitute(value, self._known)
 
     def _loop(self, loop: For, counters: frozenset[str]) -> For:
