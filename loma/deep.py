@@ -40,7 +40,16 @@ class _Deep:
                     if sys.getrecursionlimit() == self.FRAMES:
                         sys.setrecursionlimit(self._before)
                     if self._collects:
+                        _as_old()
                         gc.enable()
+
+
+def _as_old() -> None:
+    """What was made counts as old: to look through all of it for garbage of its first moments, as
+    the collector otherwise does at once, takes as long as one of the larger passes."""
+    if gc.get_freeze_count() == 0:  # a program that froze what it has keeps it frozen
+        gc.freeze()
+        gc.unfreeze()
 
 
 deep = _Deep()
