@@ -41,7 +41,7 @@ from loma.core import builder as b, sizes
 from loma.core.bounds import interval
 from loma.core.ir import (
     INT, OF_NOTHING, Axis, Binary, Expr, FloatConst, Index, IndexAssign, IntConst, Reduce, Select,
-    Stmt, Var,
+    Stmt, Var, remembered,
 )  # fmt: skip
 from loma.core.walk import free_variables, reads_elements, walk, without_no_diff
 
@@ -322,10 +322,17 @@ def _is_conditional(extent: Expr) -> bool:
 
 def library_call(stmt: IndexAssign, machine: Target) -> Contract | Convolve | None:
     """The library call that the statement becomes, or None for loops."""
+    return _matched(stmt, machine) if _calls_library(machine) else None
+
+
+@remembered
+def _matched(stmt: IndexAssign, machine: Target) -> Contract | Convolve | None:
     axes, kind, body = _normalised(stmt, without_no_diff(stmt.value), stmt.op == "=")
-    if ragged(axes):
-        return None
-    return _library_call(machine, stmt, kind, body, axes)
+    return None if ragged(axes) else _library_call(machine, stmt, kind, body, axes)
+
+
+def _calls_library(machine: Target) -> bool:
+    return machine.library and "contraction" in config.optimisations()
 
 
 def _is_short(machine: Target, target: Index, axes: tuple[Axis, ...]) -> bool:
@@ -344,8 +351,8 @@ def _is_short(machine: Target, target: Index, axes: tuple[Axis, ...]) -> bool:
 def _library_call(
     machine: Target, stmt: IndexAssign, kind: str, body: Expr, axes: tuple[Axis, ...]
 ) -> Contract | Convolve | None:
-    target, used = stmt.target, machine.library and "contraction" in config.optimisations()
-    if not isinstance(target, Index) or not used:
+    target = stmt.target
+    if not isinstance(target, Index) or not _calls_library(machine):
         return None
     guard: Expr | None = None
     match body:

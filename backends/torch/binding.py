@@ -14,6 +14,7 @@ from loma.backends.torch.codegen import cpp_name
 from loma.backends.torch.sizes import bind_row, dim_row
 from loma.core.ir import (
     FLOAT, INT, Expr, Function, Module, Param, TensorType, Type, default_values, is_tensor_function,
+    remembered,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.printer import print_param, print_type
@@ -78,6 +79,11 @@ def _rank(type_: Type) -> int:
 
 def slot_names(function: Function, zeroed: Collection[int]) -> tuple[str, ...]:
     """The size variables and ints whose values a call has in its slots, in order."""
+    return _slot_names(function, frozenset(zeroed))
+
+
+@remembered
+def _slot_names(function: Function, zeroed: frozenset[int]) -> tuple[str, ...]:
     passed = [param for k, param in enumerate(function.params) if k not in zeroed]
     return (*bindings(passed), *(param.name for param in passed if param.type == INT))
 

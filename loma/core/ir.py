@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache, wraps
 from operator import attrgetter, is_
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, TypeVarTuple
 
 from loma.core.packing import Packings
 from loma.errors.spans import NOWHERE, Span
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Class = TypeVar("Class", bound="type[Node]")
 Of = TypeVar("Of", bound="Node")
 Found = TypeVar("Found")
+Rest = TypeVarTuple("Rest")
 
 
 class Node:
@@ -38,7 +39,7 @@ class Node:
     __slots__ = ("_hash", "_memo")
 
     _hash: int
-    _memo: dict[Callable[..., Any], Any]
+    _memo: dict[object, Any]
 
     def __init_subclass__(cls) -> None:
         # ``dataclass`` makes the class that has slots from one that has its fields already.
@@ -86,18 +87,20 @@ def hashed_once(cls: Class) -> Class:
     return cls
 
 
-def remembered(function: Callable[[Of], Found]) -> Callable[[Of], Found]:
-    """A function of one node alone that is computed once for each. Nobody changes its result."""
+def remembered(function: Callable[[Of, *Rest], Found]) -> Callable[[Of, *Rest], Found]:
+    """A function of a node, and of nothing else but the ``rest`` of its arguments, that is computed
+    once for each. Nobody changes its result."""
 
     @wraps(function)
-    def found(node: Of) -> Found:
+    def found(node: Of, *rest: *Rest) -> Found:
+        key = (function, rest) if rest else function
         try:
-            return node._memo[function]  # type: ignore[no-any-return]
+            return node._memo[key]  # type: ignore[no-any-return]
         except AttributeError:
             object.__setattr__(node, "_memo", {})
         except KeyError:
             pass
-        value = node._memo[function] = function(node)
+        value = node._memo[key] = function(node, *rest)
         return value
 
     return found

@@ -320,6 +320,7 @@ def bound_sizes(params: Sequence[Param], args: Sequence[Expr]) -> dict[str, Expr
     return values
 
 
+@remembered
 def size_variables(function: Function) -> tuple[str, ...]:
     """The size variables that the arguments' types bind."""
     return tuple(bindings(function.params))

@@ -57,7 +57,9 @@ def depth(expr: Expr) -> int:
 def map_children(expr: Expr, function: Callable[[Expr], Expr]) -> Expr:
     """The same node with ``function`` applied to each direct subexpression: itself, with all that
     is remembered of it, if none changes."""
-    old = children(expr)
+    old = _CHILDREN[type(expr)](expr)
+    if not old:
+        return expr
     new = tuple(map(function, old))
     return expr if all(map(is_, new, old)) else _with_children(expr, new)
 
@@ -67,6 +69,7 @@ def exchanged(expr: Expr, old: Expr, new: Expr) -> Expr:
     return new if expr == old else map_children(expr, lambda e: exchanged(e, old, new))
 
 
+@remembered
 def without_no_diff(expr: Expr) -> Expr:
     """The value without the marks that only derivatives look at."""
     while isinstance(expr, NoDiff):
@@ -133,12 +136,19 @@ def map_guarded(expr: Expr, function: Callable[[Expr, Expr | None], Expr]) -> Ex
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """The expression and everything below it, parents first."""
+    return iter(_walked(expr))
+
+
+@remembered
+def _walked(expr: Expr) -> tuple[Expr, ...]:
+    found = []
     waiting = [expr]
     while waiting:
         expr = waiting.pop()
-        yield expr
+        found.append(expr)
         if below := _CHILDREN[type(expr)](expr):
             waiting += below[::-1]
+    return tuple(found)
 
 
 def certain_reads(expr: Expr) -> Iterator[Expr]:
@@ -192,6 +202,7 @@ def variables(expr: Expr) -> Iterator[str]:
     return (node.name for node in walk(expr) if isinstance(node, Var))
 
 
+@remembered
 def reads_elements(expr: Expr) -> bool:
     """Whether an expression looks at an element of a tensor."""
     return any(isinstance(node, Index) for node in walk(expr))
@@ -355,10 +366,17 @@ def numbered(body: tuple[Stmt, ...], numbers: Iterable[int] | None = None) -> tu
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """Every statement, nested ones included, parents first."""
-    for stmt in body:
-        yield stmt
-        for block in blocks(stmt):
-            yield from statements(block)
+    return chain.from_iterable(map(_statements, body))
+
+
+def _statements(stmt: Stmt) -> tuple[Stmt, ...]:
+    return _nested(stmt) if isinstance(stmt, If | For | While) else (stmt,)
+
+
+@remembered
+def _nested(stmt: Stmt) -> tuple[Stmt, ...]:
+    inside = (_statements(inner) for block in blocks(stmt) for inner in block)
+    return (stmt, *chain.from_iterable(inside))
 
 
 def nodes(body: tuple[Stmt, ...]) -> Iterator[Expr]:
