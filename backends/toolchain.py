@@ -28,8 +28,8 @@ from loma.backends.torch.libraries import called
 from loma.backends.torch.parts import Parts, Real
 from loma.errors import ToolchainError
 
-FIRST_FILE = "first.o"  # what of a module is compiled at once
 OBJECT_FILE = "kernels.o"
+_PART = "-DLOMA_PART"  # kernels without the tables of a module
 KERNELS_FILE = "kernels.so"
 # Memory that is kept between calls is one for all modules of a process, so it is a library of its
 # own, which the loader finds by this name in whichever module brought it first.
@@ -213,12 +213,15 @@ def build(source: GeneratedSource, parts: Parts, real: Real) -> Path:
 
     def compile_into(folder: Path) -> None:
         _announce(toolchain)
+        text = _written(source, folder)
+        shares = _shares(parts, None if toolchain.sanitized else parts.first, real)
         # Of the runtime, where it is not compiled yet, what takes longest begins first.
-        *objects, made = compilers.in_parallel(
+        objects = compilers.in_parallel(
             *_runtime_objects(toolchain, "python", *called(source.files[0][1])[::-1], "launch"),
             lambda: Path(shutil.copy(_memory_library(toolchain), folder)),
-            lambda: _compile_generated(toolchain, source, folder, FIRST_FILE, parts.prelude, flags),
+            *_compilations(toolchain, text, folder, parts.prelude, source.flags, shares),
         )
+        made = objects[-len(shares) :]
         # The binding was compiled without knowing the module: these are its two loose ends.
         name = source.name
         ends = (f"loma_this_module={name}__module", f"PyInit_{name}=PyInit_loma_module")
@@ -230,8 +233,9 @@ def build(source: GeneratedSource, parts: Parts, real: Real) -> Path:
             *toolchain.link_flags,
             *_names_of_torch(toolchain, "torch_cpu", "c10", "torch_python"),
         )
-        toolchain.link((made, *objects), ends_and_libraries, folder / MODULE_FILE)
-        made.unlink()
+        toolchain.link((*made, *objects[: -len(shares)]), ends_and_libraries, folder / MODULE_FILE)
+        for path in made:
+            path.unlink()
 
     return cache.obtain(module_key(source, toolchain, flags), compile_into)
 
@@ -241,6 +245,34 @@ def _part_flags(numbers: Sequence[int] | None, real: Real) -> tuple[str, ...]:
     if numbers is None:
         return ()
     return (f"-DLOMA_ONLY={real}", "-DLOMA_SOME", *(f"-DLOMA_FUNCTION_{k}" for k in numbers))
+
+
+def _shares(parts: Parts, numbers: Sequence[int] | None, real: Real) -> list[tuple[str, ...]]:
+    """The flags of each of the compilers that functions are shared among. The first compiles the
+    module's tables, too, unless it is told :data:`_PART`."""
+    if numbers is None:
+        return [()]
+    shares = parts.shares(numbers, config.jobs())
+    return [
+        (*((_PART,) if k > 0 else ()), *_part_flags(share, real)) for k, share in enumerate(shares)
+    ]
+
+
+def _compilations(
+    toolchain: Toolchain,
+    source: Path,
+    folder: Path,
+    prelude: str,
+    flags: Sequence[str],
+    shares: Sequence[tuple[str, ...]],
+) -> list[Callable[[], Path]]:
+    """What compiles the file to an object for each of these flags."""
+    return [
+        functools.partial(
+            _compile_file, toolchain, source, folder / f"part{k}.o", prelude, (*flags, *share)
+        )
+        for k, share in enumerate(shares)
+    ]
 
 
 def find_part(module: Path, parts: Parts, numbers: Sequence[int], real: Real) -> Path | None:
@@ -256,17 +288,20 @@ def build_part(module: Path, parts: Parts, numbers: Sequence[int], real: Real) -
 
     def compile_into(folder: Path) -> None:
         cache.check(module)
-        made = folder / OBJECT_FILE
         source = next(module.glob("*.cpp"))
-        _compile_file(toolchain, source, made, parts.prelude, flags)
-        _link_to_module(toolchain, [made], module, folder)
-        made.unlink()
+        shares = [(_PART, *flags) for flags in _shares(parts, numbers, real)]
+        made = compilers.in_parallel(
+            *_compilations(toolchain, source, folder, parts.prelude, parts.flags, shares)
+        )
+        _link_to_module(toolchain, made, module, folder)
+        for path in made:
+            path.unlink()
 
     return cache.obtain(_part_key(module, flags), compile_into)
 
 
 def _kernel_flags(parts: Parts, numbers: Sequence[int], real: Real) -> tuple[str, ...]:
-    return (*parts.flags, "-DLOMA_PART", *_part_flags(numbers, real))
+    return (*parts.flags, _PART, *_part_flags(numbers, real))
 
 
 def _part_key(module: Path, flags: tuple[str, ...]) -> str:
@@ -293,7 +328,8 @@ def build_specialisation(source: GeneratedSource, module: Path, toolchain: Toolc
     def compile_into(folder: Path) -> None:
         cache.check(module)
         prelude = source.metadata["prelude"]
-        made = _compile_generated(toolchain, source, folder, OBJECT_FILE, prelude)
+        text = _written(source, folder)
+        made = _compile_file(toolchain, text, folder / OBJECT_FILE, prelude, source.flags)
         lacking = set(called(source.files[0][1]))
         if lacking:
             lacking -= set(called(next(module.glob("*.cpp")).read_text("utf-8")))
@@ -438,19 +474,11 @@ def _memory_library(toolchain: Toolchain) -> Path:
     return cache.obtain(key, compile_into) / MEMORY_LIBRARY
 
 
-def _compile_generated(
-    toolchain: Toolchain,
-    source: GeneratedSource,
-    folder: Path,
-    made: str,
-    prelude: str,
-    flags: Iterable[str] = (),
-) -> Path:
-    """Writes the files into the folder and compiles the first to one of that name."""
+def _written(source: GeneratedSource, folder: Path) -> Path:
+    """Writes the files into the folder; the one that is compiled."""
     for name, text in source.files:
         (folder / name).write_text(text, encoding="utf-8")
-    told = (*source.flags, *flags)
-    return _compile_file(toolchain, folder / source.files[0][0], folder / made, prelude, told)
+    return folder / source.files[0][0]
 
 
 def _compile_file(

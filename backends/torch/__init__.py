@@ -78,14 +78,15 @@ def generate(
         cache.digest([context["overload"], *binding.interface(rows)])
     )
     source, header = _render(context, namespace)
+    lengths = [len(text) for text in context["kernels"]]
+    prelude = _prelude(context)
+    shared = parts.parts(numbered, lengths, pairs, None if timed else first, flags, prelude)
     return GeneratedSource(
         name=namespace,
         files=((f"{stem}.cpp", source), (f"{stem}.h", header)),
         metadata={
             "operators": {row.name: row.function.name for row in rows},
-            "parts": asdict(
-                parts.parts(numbered, pairs, None if timed else first, flags, _prelude(context))
-            ),
+            "parts": asdict(shared),
         },
         flags=flags,
     )

@@ -1,8 +1,9 @@
 """Which functions of a module are compiled together, and when.
 
 A newcomer waits for what the first call needs: the functions that a program calls and what autograd
-runs for them, in one floating type. All else is compiled when it is first called: derivatives that
-are asked for by name, functions that others have inlined, the other floating type.
+runs for them, in one floating type, of which several compilers have a share each. All else is
+compiled when it is first called: derivatives that are asked for by name, functions that others have
+inlined, the other floating type.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 Real: TypeAlias = Literal["float", "double"]
 REALS: tuple[Real, ...] = ("float", "double")
 
+# Of so many characters of C++ a compiler's share is at least: of half a second, an eighth of which
+# it takes to begin.
+_SHARE = 20_000
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -29,12 +34,14 @@ class Parts:
     ``first`` are compiled with the module, ``None`` for the whole file in all types. ``together``
     leads from an operator to what is compiled when it is called. ``flags``: what the compiler is
     told besides. ``prelude``: the header that the file begins with when it is compiled in parts.
+    ``units`` are functions that call no others' functions, with the length of their C++.
     """
 
     first: tuple[int, ...] | None
     together: dict[str, tuple[int, ...]]
     flags: tuple[str, ...] = ()
     prelude: str = "prelude.h"
+    units: tuple[tuple[tuple[int, ...], int], ...] = ()
 
     def _is_first(self, numbers: tuple[int, ...]) -> bool:
         return self.first is None or set(numbers) <= set(self.first)
@@ -59,6 +66,19 @@ class Parts:
                 found |= set(numbers)
         return tuple(sorted(found))
 
+    def shares(self, numbers: Sequence[int], most: int) -> list[tuple[int, ...]]:
+        """The functions, which are all that they call, shared among compilers: ``most`` at most."""
+        units = [(set(unit) & set(numbers), length) for unit, length in self.units]
+        units = sorted((unit for unit in units if unit[0]), key=lambda unit: -unit[1])
+        count = min(most, len(units), sum(length for _, length in units) // _SHARE)
+        shares: list[list[int]] = [[] for _ in range(max(1, count))]
+        lengths = [0] * len(shares)
+        for unit, length in units:
+            shortest = lengths.index(min(lengths))
+            shares[shortest] += unit
+            lengths[shortest] += length
+        return [tuple(sorted(share)) for share in shares]
+
     @staticmethod
     def of(record: dict[str, Any]) -> Parts:
         """From what :func:`dataclasses.asdict` gave, as JSON."""
@@ -68,18 +88,20 @@ class Parts:
             {operator: tuple(numbers) for operator, numbers in together.items()},
             tuple(record["flags"]),
             record["prelude"],
+            tuple((tuple(numbers), length) for numbers, length in record["units"]),
         )
 
 
 def parts(
     functions: Sequence[Function],
+    lengths: Sequence[int],
     pairs: Sequence[SplitPair],
     first: Collection[str] | None,
     flags: tuple[str, ...],
-    prelude: str = "prelude.h",
+    prelude: str,
 ) -> Parts:
-    """``functions`` are the module's tensor functions in order, ``first`` those that a program is
-    expected to call."""
+    """``functions`` are the module's tensor functions in order, with the ``lengths`` of their C++,
+    ``first`` those that a program is expected to call."""
     numbers = {function.name: k for k, function in enumerate(functions)}
     called = {f.name: {call.function for call in calls(f.body)} & numbers.keys() for f in functions}
     group = {name: {name} for name in numbers}
@@ -99,7 +121,12 @@ def parts(
         return tuple(sorted(numbers[name] for name in found))
 
     together = {cpp_name(name): with_callees(names) for name, names in group.items()}
-    if first is None:
-        return Parts(None, together, flags, prelude)
-    start = {name for wanted in first if wanted in expected for name in expected[wanted]}
-    return Parts(with_callees(start), together, flags, prelude)
+    apart: list[set[int]] = []
+    for name in numbers:
+        unit = set(with_callees({name}))
+        apart, others = [u for u in apart if u.isdisjoint(unit)], [u for u in apart if u & unit]
+        apart.append(unit.union(*others))
+    units = tuple((tuple(sorted(unit)), sum(lengths[k] for k in unit)) for unit in apart)
+    start = {name for wanted in first or () if wanted in expected for name in expected[wanted]}
+    numbers_first = None if first is None else with_callees(start)
+    return Parts(numbers_first, together, flags, prelude, units)

@@ -126,7 +126,7 @@ def use(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Use]:
     shutil.copy(str(extension().__file__), prepared / "extension.so")
     for name in ("libtorch_cpu.so", "libc10.so", "libtorch_python.so"):  # which linkers look at
         shutil.copy(files[1], prepared / name)
-    objects = ("first.o", "kernels.o", "launch.o", "python.o", "pool.o")
+    objects = ("part0.o", "kernels.o", "launch.o", "python.o", "pool.o")
     for name in (*objects, "light_prelude.h.gch"):
         (prepared / name).write_text(f"{name}, which nobody reads\n")
     compiler = prepared / "compiler"

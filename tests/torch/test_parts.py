@@ -110,6 +110,53 @@ def test_who_calls_many_functions_waits_for_few_compilations() -> None:
     assert parts.behind(False) == tuple(range(11))
 
 
+def test_compilers_share_functions_that_do_not_call_each_other() -> None:
+    units = (((0, 3), 50_000), ((1,), 30_000), ((2,), 25_000), ((4,), 100))
+    parts = Parts((0, 1, 2, 3), {}, units=units)
+    assert parts.shares((0, 1, 2, 3), 8) == [(0, 3), (1,), (2,)]
+    assert parts.shares((0, 1, 2, 3, 4), 2) == [(0, 3, 4), (1, 2)]
+    assert parts.shares((0, 1, 2, 3), 1) == [(0, 1, 2, 3)]
+    assert parts.shares((1, 4), 8) == [(1, 4)]  # too little to share
+    assert parts.shares((), 8) == [()]  # a module without functions that are compiled first
+    stage = pipeline.program(PROGRAM)
+    made = Parts.of(pipeline.generated(stage).metadata["parts"])
+    functions = [f.name for f in stage.module.functions if is_tensor_function(f)]
+    found = [{functions[k] for k in numbers} for numbers, _ in made.units]
+    assert {"outer", "inner"} in found
+    assert sorted(name for unit in found for name in unit) == sorted(functions)
+
+
+@pytest.mark.cpu
+def test_what_several_compilers_made_is_one_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loma.backends.torch.parts._SHARE", 1)
+    monkeypatch.setenv("LOMA_JOBS", "3")
+    compiled: list[tuple[str, ...]] = []
+    compile_file = toolchain._compile_file
+
+    def counted(*arguments: object) -> Path:
+        compiled.append(arguments[-1])  # type: ignore[arg-type]
+        return compile_file(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(toolchain, "_compile_file", counted)
+    program, number = unknown()
+    module = loma.compile(program)
+    first = Parts.of(module.__record__["parts"]).first or ()
+    for real in (torch.float32, torch.float64):
+        x = torch.tensor([1.0, -2.0, 0.5], dtype=real, requires_grad=True)
+        result = module.outer(x)
+        result.sum().backward()
+        assert torch.equal(result.detach(), 2 * (x.detach() ** 2 + number))
+        assert x.grad is not None
+        assert torch.equal(x.grad, 4 * x.detach())
+        assert torch.equal(module.outer(x.detach()), result.detach())
+    single = [flags for flags in compiled if "-DLOMA_ONLY=float" in flags]
+    assert sum("-DLOMA_PART" not in flags for flags in single) == 1  # with the module's tables
+    shared = [flag for flags in single for flag in flags if "FUNCTION" in flag]
+    assert len(single) == 3
+    assert sorted(shared) == [f"-DLOMA_FUNCTION_{k}" for k in first]
+    assert len(compiled) > len(single) + 1  # those of the other type, too
+
+
 def test_the_default_dtype_is_compiled_first() -> None:
     def program() -> Program:
         return Program(PROGRAM, "<text>", "module")
