@@ -23,6 +23,7 @@ from loma.backends.lowering.serial import is_serial, tensors_in
 from loma.backends.schedule import storage
 from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.context import FunctionContext, KernelScope
+from loma.backends.schedule.counts import with_counts
 from loma.backends.schedule.host import (
     Allocate, Branch, Buffer, Bytes, Carry, Clear, Contract, Convolve, Count, Drop, Either,
     HostNode, Later, Launch, Numbers, PairsPass, Pass, Piece, Question, Repeat, Reserve, Run,
@@ -47,7 +48,8 @@ from loma.passes.liveness import Liveness
 def lower(context: FunctionContext, steps: tuple[Step, ...]) -> tuple[HostNode, ...]:
     """The tree of the context's function, whose fused body the steps are, for its machine."""
     passes = tuple(step for step in steps if isinstance(step, Sweep | Chain))
-    return in_masked_lanes(context, Lowering(context, temporaries(steps), passes).block(steps))
+    tree = Lowering(context, temporaries(steps), passes).block(steps)
+    return with_counts(context, in_masked_lanes(context, tree))
 
 
 class Lowering:

@@ -18,13 +18,12 @@ no lane can fail that would not have run: it has numbers only, and divides no in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from loma import config
 from loma.backends.lowering.frames import may_throw
 from loma.backends.schedule.context import FunctionContext
-from loma.backends.schedule.host import HostNode
+from loma.backends.schedule.host import HostNode, map_trees
 from loma.backends.schedule.ir import (
     CEILING, PICK, InPlace, Let, Loop, Narrow, Node, Parallel, Part, Rounds, Store, Variable,
     builtin,
@@ -57,18 +56,7 @@ def in_masked_lanes(context: FunctionContext, body: tuple[HostNode, ...]) -> tup
     if not used or not called:
         return body
     able = {name: repeating[name] for name in called if _is_able(repeating[name], module)}
-    return tuple(_map_trees(node, lambda tree: _Tree(context, able).run(tree)) for node in body)
-
-
-def _map_trees(value: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(value, Parallel | InPlace):
-        return change(value)
-    if isinstance(value, tuple):
-        return tuple(_map_trees(item, change) for item in value)
-    if isinstance(value, HostNode):
-        new = {f.name: _map_trees(getattr(value, f.name), change) for f in fields(value)}
-        return replace(value, **new)
-    return value
+    return tuple(map_trees(node, lambda tree: _Tree(context, able).run(tree)) for node in body)
 
 
 # ------------------------------------------------------------------ what can run in lanes

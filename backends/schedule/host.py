@@ -6,15 +6,16 @@ are those of lowering.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 from typing import TypeAlias
 
 from loma.backends.kernels.ir import Chain, Inner, Kernel, Panels, Sweep, Until, kernels_of
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.core import sizes
-from loma.core.ir import Element, Expr, For, If, IntConst, Stmt, Var, While
+from loma.core.ir import Axis, Element, Expr, For, If, IntConst, Stmt, Var, While
 
 # ------------------------------------------------------------------------------------- memory
 
@@ -81,8 +82,9 @@ class CheckRange:
     """A subscript stays inside a dimension of ``size``, if all of ``needs`` are positive.
 
     Its values run from ``rest``, and by ``terms`` (coefficient, extent); where these are None, each
-    element is checked later, and the dimension must not be empty. ``extent`` instead: it is an
-    index that runs over so many values, which must be the whole dimension.
+    element is checked later, and the dimension must not be empty, unless in all ``rows`` one of the
+    ``rounds``, ranges that data say, is. ``extent`` instead: it is an index that runs over so many
+    values, which must be the whole dimension.
     """
 
     tensor: str
@@ -94,6 +96,8 @@ class CheckRange:
     terms: tuple[tuple[Expr, Expr], ...] | None = None
     extent: Expr | None = None
     needs: tuple[Expr, ...] = field(default=(), compare=False)
+    rows: tuple[Axis, ...] = field(default=(), compare=False)
+    rounds: tuple[Expr, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,3 +505,16 @@ def single(launch: Launch) -> tuple[Var, ...]:
     ones = (IntConst(1), launch.kernel.count if launch.single else None)
     tensors = (buffer.var for buffer in launch.buffers)
     return tuple(var for var in tensors if sizes.product(sizes.dims_of(var)) in ones)
+
+
+def map_trees(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A node, or several, with other trees of loops."""
+    if isinstance(value, Parallel | InPlace):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(map_trees(item, change) for item in value)
+    if isinstance(value, HostNode):
+        return replace(
+            value, **{f.name: map_trees(getattr(value, f.name), change) for f in fields(value)}
+        )
+    return value

@@ -159,7 +159,11 @@ def _check(node: CheckRange | CheckSome | CheckOnce) -> list[str]:
     match node:
         case CheckRange(tensor, dim, _, subscript, line):
             remark = f"subscript '{subscript}' of '{tensor}', dimension {dim}"
-            return [f"check {_range(node)}  # {_where(remark, line, node.needs)}"]
+            remark = _where(remark, line, node.needs)
+            if node.rounds:
+                rows = "".join(f" for some {a.name} in range({text(a.extent)})" for a in node.rows)
+                remark += f"; if {', '.join(map(text, node.rounds))} > 0{rows}"
+            return [f"check {_range(node)}  # {remark}"]
         case CheckSome(kind, own, reduced, line):
             some = " and ".join(f"{text(extent)} > 0" for extent in reduced)
             remark = _where(f"'{kind}' has elements", line, own)

@@ -16,6 +16,7 @@ from loma.backends.schedule.host import CheckRange
 from loma.backends.schedule.marks import mark_of
 from loma.core import sizes
 from loma.core.ir import Axis, Expr, IndexAssign, Select, Var
+from loma.core.walk import free_variables, reads_elements
 
 if TYPE_CHECKING:
     from loma.backends.schedule.context import FunctionContext
@@ -44,7 +45,16 @@ def range_checks(
         for subscript in access.subscripts:
             check = _check(context, access, subscript, axes, shared, line)
             if check is not None and check not in checks:
-                checks[replace(check, needs=_needs(stmt.axes, axes, subscript))] = None
+                needs = _needs(stmt.axes, axes, subscript)
+                rounds = [axis.extent for axis in axes if reads_elements(axis.extent)]
+                if subscript.parts is not None or not rounds:
+                    checks[replace(check, needs=needs)] = None
+                    continue
+                told = set().union(*map(free_variables, rounds))
+                rows = tuple(axis for axis in stmt.axes if axis.name in told)
+                inner = {axis.name for axis in axes} - {axis.name for axis in rows}
+                own = tuple(extent for extent in rounds if inner.isdisjoint(free_variables(extent)))
+                checks[replace(check, needs=needs, rows=rows, rounds=own)] = None
     return list(checks)
 
 

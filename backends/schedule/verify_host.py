@@ -231,6 +231,11 @@ class _Verifier:
                 self.ints(size, *given, *needs, *(e for term in terms or () for e in term))
                 self.require(len(given) < 2, "an index and a subscript at once")
                 self.require((rest is None) == (terms is None), "half an interval")
+                with self.inner():
+                    for axis in node.rows:
+                        self.ints(axis.extent)
+                        self.declare(Var(axis.name, INT))
+                    self.ints(*node.rounds)
             case CheckSome(_, own, reduced):
                 self.ints(*own, *reduced)
             case CheckOnce(cells, noted, axes, places, needs=needs):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, HostWriter
 from loma.backends.cfamily.names import cpp_string
 from loma.backends.schedule.host import CheckOnce, CheckRange, CheckSome
-from loma.core.ir import Expr
+from loma.core.ir import INT, Axis, Expr, Var
 
 
 def write_check(owner: HostWriter, check: CheckRange | CheckSome | CheckOnce) -> None:
@@ -19,6 +20,8 @@ def write_check(owner: HostWriter, check: CheckRange | CheckSome | CheckOnce) ->
         case CheckRange():
             test, error = _range(context, check, place)
             tests = [*context.positive(check.needs), test]
+            if check.rounds:
+                tests.append(_some(context, check.rows, check.rounds))
             writer.line(f"if ({c.text(c.chain('&&', tests))}) {ends}{error};")
         case CheckSome(kind, own, reduced):
             empty = c.chain("||", [c.Binary("==", context.ints(e), c.number(0)) for e in reduced])
@@ -48,6 +51,16 @@ def _range(context: CppContext, check: CheckRange, place: str) -> tuple[c.Expres
         test = c.Unary("!", c.Call(c.Member(interval, "inside"), (size,)))
     given = c.list_text((size, interval))
     return test, f"loma::range_error({place}, {text}, {tensor}, {dim}, {given})"
+
+
+def _some(context: CppContext, rows: Sequence[Axis], rounds: Sequence[Expr]) -> c.Expression:
+    """Whether there is a row in which all these ranges have a round."""
+    if not rows:
+        return c.chain("&&", context.positive(rounds))
+    row = context.variable(Var(rows[0].name, INT))
+    test = c.text(_some(context, rows[1:], rounds))
+    function = c.Token(f"[&](int64_t {row}) {{ return {test}; }}")
+    return c.call("loma::some", context.ints(rows[0].extent), function)
 
 
 def _ints(context: CppContext, expr: Expr) -> str:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from loma.core.ir import (
-    INT, Axis, Binary, BinaryOp, Builtin, Expr, Function, Index, IntConst, Param, TensorType, Type,
-    Unary, Var, remembered, replace,
+    INT, Axis, Binary, BinaryOp, Builtin, Declare, Expr, Function, Index, IntConst, Param,
+    TensorType, Type, Unary, Var, remembered, replace,
 )  # fmt: skip
 from loma.core.walk import map_children, reads_elements, variable_names, walk
 from loma.errors.spans import NOWHERE
@@ -326,6 +326,14 @@ def size_variables(function: Function) -> tuple[str, ...]:
     return tuple(bindings(function.params))
 
 
+def lengths(function: Function) -> frozenset[str]:
+    """Size variables, and other ints that are lengths of tensors which the function makes in any
+    case: where it ends in no error, they are not negative."""
+    made = (s.target for s in function.body if isinstance(s, Declare))
+    alone = (dim.name for tensor in made for dim in dims_of(tensor) if isinstance(dim, Var))
+    return frozenset((*size_variables(function), *alone))
+
+
 def is_arithmetic(expr: Expr) -> bool:
     """Whether an int expression is made as the sizes in types are."""
     match expr:
@@ -350,6 +358,8 @@ def is_nonnegative(expr: Expr, is_size: IsSize) -> bool:
                 return is_size(name)
             case Builtin("max", args):
                 return any(is_nonnegative(arg, is_size) for arg in args)
+            case Binary("//", top, bottom):  # by zero is an error
+                return is_nonnegative(top, is_size) and is_nonnegative(bottom, is_size)
             case _:
                 return False
 

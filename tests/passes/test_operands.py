@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import oracle
 import pytest
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
@@ -117,43 +116,3 @@ def test_what_is_the_same_in_all_rounds(case: tuple[str, str, bool]) -> None:
     args = tuple(torch.randn(s, dtype=torch.float64) * 0.5 for s in ((2, 3), (3,), (2, 4)))
     for change in (passes.canonical_form, passes.optimise):
         compare(Point(case[0], source, "f", args), Changed(source, verified(change)))
-
-
-HEADS = """
-def heads(q : In[Tensor[T, D]], k : In[Tensor[S, D]], v : In[Tensor[S, D]],
-          H : In[int]) -> Tensor[T, H, D // H]:
-    s : Tensor[H, T, S]
-    y : Tensor[T, H, D // H]
-    s[h, t, j] = sum(q[t, h * (D // H) + d] * k[j, h * (D // H) + d] for d in range(D // H))
-    y[t, h, d] = sum(s[h, t, j] * v[j, h * (D // H) + d] for j in S)
-    return y
-"""
-
-
-def test_parts_of_a_dimension_are_operands() -> None:
-    """Products of batches of matrices, one for each head; none of the patches of an image."""
-    shown = print_function(passes.canonical_form(parse(HEADS)).function("heads"))
-    assert "_c[t, h, d] * _c_1[h, j, d] for d in range(D // H)" in shown
-    assert "s : Tensor[T, H, S]" in shown or "s : Tensor[H, T, S]" in shown
-    patches = """
-def patches(x : In[Tensor[8 * N]], w : In[Tensor[8, K]]) -> Tensor[N, K]:
-    y : Tensor[N, K]
-    y[n, k] = sum(x[n * 8 + i] * w[i, k] for i in range(8))
-    return y
-"""
-    assert "_c" not in print_function(passes.canonical_form(parse(patches)).function("patches"))
-
-
-@pytest.mark.parametrize(("width", "heads"), [(6, 2), (7, 3), (4, 4), (5, 1), (1, 2)])
-def test_heads(width: int, heads: int) -> None:
-    generator = torch.Generator().manual_seed(5)
-    args = [torch.randn(rows, width, generator=generator, dtype=torch.float64).requires_grad_()
-            for rows in (3, 5, 5)]  # fmt: skip
-    own = width // heads
-    q, k, v = (x[:, : heads * own].reshape(len(x), heads, own) for x in args)
-    expected = torch.einsum("thd,jhd,jhe->the", q, k, v)
-    found = oracle.compiled(HEADS).heads(*args, heads)
-    torch.testing.assert_close(found, expected)
-    weight = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
-    gradients = [torch.autograd.grad(y, args, weight) for y in (found, expected)]
-    torch.testing.assert_close(gradients[0], gradients[1])

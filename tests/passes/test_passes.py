@@ -45,6 +45,7 @@ PASSES: Mapping[str, Change] = {
     "stacks": lambda module: canonical.stacks(canonical.operators(module)),
     "remainders": canonical.remainders,
     "channels": canonical.channels,
+    "even": lambda module: canonical.channels(canonical.even(module)),
     "quotients": canonical.quotients,
     "temporaries": canonical.temporaries,
     "factor": canonical.factor,

@@ -7,6 +7,7 @@ functions, reductions under a condition.
 from __future__ import annotations
 
 import ctypes
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,17 @@ class FunctionText(LoopText):
         self.writer.line(f"if ({condition}) {{ wrong_ = 1; goto end_; }}")
 
     def _check(self, check: host.CheckRange) -> None:
+        with ExitStack() as rows:
+            for axis in check.rows:
+                row, end = local_name(axis.name), self.text(axis.extent)
+                head = f"for (int {row} = 0; {row} < {end}; {row}++)"
+                rows.enter_context(self.writer.block(head))
+            for extent in check.rounds:
+                test = f"if ({self.compared(extent, '>', 0)})"
+                rows.enter_context(self.writer.block(test))
+            self._check_row(check)
+
+    def _check_row(self, check: host.CheckRange) -> None:
         needs = [self.compared(extent, ">", 0) for extent in check.needs]
         if check.extent is not None:
             self._fail_if(" && ".join([*needs, self.compared(check.extent, "!=", check.size)]))

@@ -29,6 +29,15 @@ struct Interval {
   bool inside(int64_t size) const { return empty || (low >= 0 && high < size); }
 };
 
+// Whether there is a row for which a condition holds.
+template <typename Row>
+inline bool some(int64_t rows, Row holds) {
+  for (int64_t row = 0; row < rows; ++row) {
+    if (holds(row)) return true;
+  }
+  return false;
+}
+
 LOMA_COLD void range_error(const char* place, const char* subscript, const char* tensor, int64_t dim,
                            int64_t size, Interval found);
 

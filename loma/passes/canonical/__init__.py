@@ -37,6 +37,7 @@ from loma.passes.canonical.recurrences.row_functions import row_functions as row
 from loma.passes.canonical.scalar_calls import scalar_calls as scalar_calls
 from loma.passes.canonical.recurrences.scans import scans as scans
 from loma.passes.canonical.recurrences.windows import windows as windows
+from loma.passes.canonical.dimensions.even import even as even
 from loma.passes.canonical.dimensions.pieces import pieces as pieces
 from loma.passes.canonical.dimensions.quotients import quotients as quotients
 from loma.passes.canonical.dimensions.remainders import remainders as remainders
@@ -94,7 +95,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = conditions(module)
     if "shapes" in wanted:
         module = remainders(pieces(stacks(module)))
-        module = interleaving(channels(module), chosen=False)
+        module = interleaving(channels(even(module)), chosen=False)
         module = layouts(units(shapes(units(module))))
     if "temporaries" in wanted:
         module = temporaries(module, every=every)

@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from functools import partial, reduce
 
 from loma.core import builder as b
-from loma.core.axes import runs_over
 from loma.core.bounds import conjuncts, exists, facts
 from loma.core.builtins import BUILTINS
 from loma.core.effects import counters, written
@@ -40,11 +39,12 @@ from loma.core.ir import (
     IndexAssign, IntConst, Module, Reduce, Select, Stmt, TensorType, Unary, Var,
     replace,
 )  # fmt: skip
-from loma.core.sizes import affine, constant, dims_of, equal
+from loma.core.sizes import constant, equal
 from loma.core.walk import (
     blocks, free_variables, map_guarded, map_tensor_functions, reads_elements, substitute,
     variables, walk,
 )  # fmt: skip
+from loma.passes.canonical.groups import parts_of
 from loma.passes.canonical.hoisting import InBlocks, may_fail
 from loma.passes.liveness import covers
 
@@ -149,6 +149,10 @@ class _Costly(InBlocks):
             self._summed = around
             return replace(expr, body=body)
         return self._map_children(expr, lambda child: self._read(child, scope))
+
+    def _room(self, axis: Axis, expr: Expr, scope: Scope) -> Expr | None:
+        # Of rows whose lengths data say, each would have room for all their elements.
+        return None if reads_elements(axis.extent) else super()._room(axis, expr, scope)
 
     def _is_operand(self, expr: Expr, scope: Scope) -> bool:
         """Whether an expression is a quotient of elements that is summed, for several results, or
@@ -266,11 +270,6 @@ class _Costly(InBlocks):
         self._out.append(self._where_used(made, expr, scope, whole))
         return _Held(var, tuple(names.index(axis.name) for axis in axes), 0)
 
-    def _where_used(self, made: Stmt, part: Expr, scope: Scope, axes: tuple[Axis, ...]) -> Stmt:
-        if isinstance(part, Index) and _is_cut_evenly(part, scope):
-            return made
-        return super()._where_used(made, part, scope, axes)
-
     def _where_held(self, expr: Expr, scope: Scope) -> Expr | None:
         """A read of the tensor that holds a part, always or where the condition around it holds."""
         part, names = self._part(expr, scope)
@@ -340,44 +339,9 @@ def _has_parts(read: Expr, scope: Scope, outer: frozenset[str]) -> bool:
     """Whether a dimension has parts of one length, ``x[t, h * C + d]`` for d in range(C), which one
     of these indices counts: no library multiplies it so."""
     subscripts = read.subscripts if isinstance(read, Index) else ()
-    found = [_part_of(subscript, scope) for subscript in subscripts]
-    return any(part.count.name in outer for part in found if part is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """``first + count * length + i``, i being an index below ``length``."""
-
-    count: Axis
-    length: Expr
-    first: Expr
-
-
-def _part_of(subscript: Expr, scope: Scope) -> _Cut | None:
-    found = affine(subscript, tuple(scope.values()))
-    steps = dict(found[0]) if found is not None else {}
-    near = [name for name, step in steps.items() if constant(step) == 1]
-    if found is None or len(steps) != 2 or len(near) != 1:
-        return None
-    (inner,) = near
-    (count,) = steps.keys() - {inner}
-    length = scope[inner].extent
-    fits = equal(steps[count], length) is True
-    return _Cut(scope[count], length, found[1]) if fits else None
-
-
-def _is_cut_evenly(read: Index, scope: Scope) -> bool:
-    """Whether indices run over the dimensions, or over their parts, as many as there are of ``D //
-    H`` elements: nothing is outside."""
-
-    def is_inside(subscript: Expr, dim: Expr) -> bool:
-        part = _part_of(subscript, scope)
-        if part is None:
-            return runs_over(subscript, dim, scope)
-        length = Binary("//", dim, part.count.extent, INT)
-        return constant(part.first) == 0 and equal(part.length, length) is True
-
-    return all(map(is_inside, read.subscripts, dims_of(read.base)))
+    extents = {name: axis.extent for name, axis in scope.items()}
+    pairs = filter(None, (parts_of(subscript, extents) for subscript in subscripts))
+    return any(free_variables(pair[0][0]) <= outer for pair in pairs)
 
 
 def _is_one_element(factors: list[Expr]) -> bool:

@@ -157,7 +157,7 @@ class _Groups(Steps):
     def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
         for stmt in body:
-            around, inner = _nest(stmt)
+            around, inner = nest(stmt)
             made = None
             if around and isinstance(inner, IndexAssign) and inner.op == "+=":
                 made = self._grouped(inner, around)
@@ -278,20 +278,27 @@ def pair_of(
 ) -> list[tuple[Expr, Expr]]:
     """Of ``g * C + c``, where that goes through a dimension in order, the two dimensions of ``g``
     and ``c``."""
+    pair = parts_of(subscript, extents)
+    own = tuple(extent for _, extent in pair)
+    exact = bool(pair) and sizes.equal(sizes.product(own), dim) is True
+    return pair if exact and all(sizes.is_nonnegative(e, is_size) for e in own) else []
+
+
+def parts_of(subscript: Expr, extents: Mapping[str, Expr]) -> list[tuple[Expr, Expr]]:
+    """Of ``g * C + c``, c being an index below C, the indices ``g`` and ``c`` with their ranges."""
     form = sizes.affine(subscript, tuple(Axis(*item) for item in extents.items()))
     if form is None or len(form[0]) != 2 or sizes.constant(form[1]) != 0:
         return []
     for outer, inner in permutations(form[0]):
-        own = (extents[outer], extents[inner])
-        ordered = sizes.constant(form[0][inner]) == 1 and sizes.equal(form[0][outer], own[1])
-        moves = sizes.constant(own[1]) != 1  # else ``h + p`` with one ``p`` is such a sum
-        exact = sizes.equal(sizes.product(own), dim)
-        if ordered and moves and exact and all(sizes.is_nonnegative(e, is_size) for e in own):
-            return [(Var(outer, INT), own[0]), (Var(inner, INT), own[1])]
+        length = extents[inner]
+        ordered = sizes.constant(form[0][inner]) == 1 and sizes.equal(form[0][outer], length)
+        moves = sizes.constant(length) != 1  # else ``h + p`` with one ``p`` is such a sum
+        if ordered and moves:
+            return [(Var(outer, INT), extents[outer]), (Var(inner, INT), length)]
     return []
 
 
-def _nest(stmt: Stmt) -> tuple[tuple[Axis, ...], Stmt]:
+def nest(stmt: Stmt) -> tuple[tuple[Axis, ...], Stmt]:
     """Loops around a single statement, and that."""
     around: tuple[Axis, ...] = ()
     while isinstance(stmt, For) and len(stmt.body) == 1:

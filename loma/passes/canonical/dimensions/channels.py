@@ -18,23 +18,23 @@ of ``d``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.axes import ranged
-from loma.core.effects import written
+from loma.core.effects import counters, written
 from loma.core.ir import (
-    INT, POSITIONS, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, IntConst, Module,
-    Reduce, Stmt, TensorType, Var, replace,
+    FLOAT, INT, POSITIONS, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, IntConst,
+    Module, Reduce, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
     blocks, expressions, free_variables, map_blocks, map_children, map_expressions,
-    map_tensor_functions, numbered, statements, variable_names, walk,
+    map_tensor_functions, numbered, reduced_axes, statements, variable_names, walk,
 )  # fmt: skip
-from loma.passes.canonical.groups import pair_of
+from loma.passes.canonical.groups import pair_of, parts_of
 
 Parts = tuple[Expr, Expr]  # how many groups, and how many in each
 Dim = tuple[str, int]  # of a tensor
@@ -66,10 +66,14 @@ class _Channels:
     def __init__(self, function: Function) -> None:
         self._function = replace(function, body=numbered(function.body))
         self._names = Names(names_of(function))
-        self._sizes = frozenset(sizes.size_variables(function))
+        changing = written(function.body) | counters(function.body)
+        params = {param.name for param in function.params if param.type == INT}
+        known = params | set(sizes.size_variables(function))
+        self._sizes = frozenset(known - changing)
+        self._lengths = sizes.lengths(function) & self._sizes
         body = statements(self._function.body)
         self._own = {s.number: s for s in body if isinstance(s, IndexAssign)}
-        self._params = {param.name for param in function.params}
+        self._given = self._unchanged()
         self._tensors = self._movable()
         self._uses = [use for stmt in self._own.values() for use in self._uses_in(stmt)]
         self._dims: dict[Dim, Parts] = {}
@@ -88,25 +92,31 @@ class _Channels:
 
     # --------------------------------------------------------------------------- what is divided
 
+    def _unchanged(self) -> dict[str, Var]:
+        """Arguments that nothing writes, and what is a value of operators from the beginning."""
+        whole = [s for s in self._function.body if isinstance(s, Declare) and s.value is not None]
+        rest = tuple(s for s in self._function.body if s not in whole)
+        kept = written(rest) | {s.target.name for s in statements(rest) if isinstance(s, Declare)}
+        found = [*(Var(p.name, p.type) for p in self._function.params), *(s.target for s in whole)]
+        return {var.name: var for var in found if var.name not in kept}
+
     def _movable(self) -> dict[str, Var]:
-        """Arguments that nothing writes, and local tensors that index statements alone write."""
-        body, params = list(statements(self._function.body)), self._function.params
+        """What nothing changes, and local tensors that index statements alone write."""
+        body = list(statements(self._function.body))
         whole = [s for s in body if not isinstance(s, IndexAssign | Declare) and not blocks(s)]
         kept = {name for stmt in whole for name in written((stmt,))}
         declared = Counter(s.target.name for s in body if isinstance(s, Declare))
         own = (s.target for s in self._function.body if isinstance(s, Declare) and s.value is None)
         found = [var for var in own if declared[var.name] == 1 and var.name not in kept]
-        kept = set(written(self._function.body))
-        found += [Var(p.name, p.type) for p in params if p.name not in kept]
         return {
-            var.name: var for var in found
+            var.name: var for var in (*found, *self._given.values())
             if isinstance(var.type, TensorType) and var.type.dims is not None
             and not var.type.integer
             and all(free_variables(dim) <= self._sizes for dim in var.type.dims)
         }  # fmt: skip
 
     def _uses_in(self, stmt: IndexAssign) -> Iterator[_Use]:
-        extents = _extents(stmt)
+        extents = extents_of(stmt)
         for place in _places(stmt):
             for k, (subscript, dim) in enumerate(
                 zip(place.subscripts, sizes.dims_of(place.tensor), strict=True)
@@ -130,6 +140,17 @@ class _Channels:
                 for other in self._uses
             ):
                 yield use.dim, use.parts
+        for stmt in self._own.values():
+            extents = extents_of(stmt)
+            for place in operands(stmt):
+                for k, (subscript, dim) in enumerate(
+                    zip(place.subscripts, sizes.dims_of(place.tensor), strict=True)
+                ):
+                    if pair := self._pair(subscript, dim, extents):
+                        yield (place.tensor.name, k), (pair[0][1], pair[1][1])
+        for use in self._uses:
+            if use.index is not None:
+                yield from self._of_each_part(use)
         members: dict[Dim, set[int]] = {}
         for use in self._uses:
             if use.member is not None and use.writes:
@@ -138,6 +159,23 @@ class _Channels:
             own = members.get(use.dim, set())
             if use.parts is not None and sizes.constant(use.parts[1]) == len(own):
                 yield use.dim, use.parts
+
+    def _of_each_part(self, use: _Use) -> Iterator[tuple[Dim, Parts]]:
+        """A dimension of which each part is multiplied by another matrix, ``p[i // C, t, j]``."""
+        assert use.index is not None
+        number, name = use.index
+        stmt, extents = self._own[number], extents_of(self._own[number])
+        if extents.keys() <= free_variables(stmt.target):
+            return
+        products = any(isinstance(n, Binary) and n.op == "*" for n in walk(stmt.value))
+        places = [zip(p.subscripts, sizes.dims_of(p.tensor), strict=True) for p in _places(stmt)]
+        divided = {pair for pairs in places for pair in pairs if not isinstance(pair[0], Var)}
+        match [*divided]:
+            case [(Binary("//", Var(own), length), count)] if own == name and products:
+                if sizes.equal(sizes.product((count, length)), extents[name]) is True:
+                    yield use.dim, (count, length)
+            case _:
+                pass
 
     def _divide(self, dim: Dim, parts: Parts) -> None:
         """Divides a dimension, and what is gone through with the same indices."""
@@ -156,7 +194,7 @@ class _Channels:
     # ------------------------------------------------------------------------------ what is made
 
     def _made(self) -> Function:
-        before: list[Stmt] = []
+        views: dict[str, Stmt] = {}
         for name in sorted({name for name, _ in self._dims}):
             old = self._tensors[name]
             dims = tuple(
@@ -167,10 +205,14 @@ class _Channels:
             assert isinstance(old.type, TensorType)
             view = Var(self._names.fresh(f"_{name}"), replace(old.type, dims=dims))
             self._views[name] = view
-            if name in self._params:
-                before.append(Declare(view, b.operator("reshape", (old,), {"shape": dims})))
-        body = tuple(map(self._statement, self._function.body))
-        return replace(self._function, body=(*before, *body))
+            if name in self._given:
+                views[name] = Declare(view, b.operator("reshape", (old,), {"shape": dims}))
+        body: list[Stmt] = [views[p.name] for p in self._function.params if p.name in views]
+        for stmt in self._function.body:
+            body.append(self._statement(stmt))
+            if isinstance(stmt, Declare) and stmt.target.name in views:
+                body.append(views[stmt.target.name])
+        return replace(self._function, body=tuple(body))
 
     def _statement(self, stmt: Stmt) -> Stmt:
         match stmt:
@@ -190,14 +232,14 @@ class _Channels:
         match expr:
             case Index(Var(name)) if name in self._views:
                 raise _Refused
-            case Var(name) if name in self._views and name not in self._params:
+            case Var(name) if name in self._views and name not in self._given:
                 dims = sizes.dims_of(self._tensors[name])
                 return b.operator("reshape", (self._views[name],), {"shape": dims})
             case _:
                 return map_children(expr, self._whole)
 
     def _index_assign(self, stmt: IndexAssign) -> IndexAssign:
-        extents = _extents(stmt)
+        extents = extents_of(stmt)
         groups = {
             name: Axis(self._names.fresh("_g"), self._indices[number, name][0])
             for number, name in self._indices
@@ -205,7 +247,7 @@ class _Channels:
         }
         if not groups and not any(p.tensor.name in self._views for p in _places(stmt)):
             return stmt
-        if len(extents) < len(_axes(stmt)):
+        if len(extents) < len([*stmt.axes, *reduced_axes(stmt.value)]):
             raise _Refused  # an index that hides another one
 
         def parts(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
@@ -279,7 +321,7 @@ class _Channels:
         return [(Var(name, INT), groups), (IntConst(member), IntConst(count))]
 
     def _is_size(self, name: str) -> bool:
-        return name in self._sizes
+        return name in self._lengths
 
 
 def _same(one: Parts, other: Parts) -> bool:
@@ -294,13 +336,35 @@ def _places(stmt: IndexAssign) -> Iterator[Index]:
                     yield node
 
 
-def _axes(stmt: IndexAssign) -> list[Axis]:
-    inner = [axis for n in walk(stmt.value) if isinstance(n, Reduce) for axis in n.axes]
-    return [*stmt.axes, *inner]
+def operands(stmt: IndexAssign) -> list[Index]:
+    """What a statement that adds up products of elements reads and writes at ``g * C + c``, of
+    which another factor has the ``g``: products of matrices, one for each ``g``."""
+    target = free_variables(stmt.target)
+    found: list[Index] = []
+    extents = extents_of(stmt)
+    if all(name in target for name in extents):
+        return []
+    for node in walk(stmt.value):
+        if isinstance(node, Binary) and node.op == "*" and node.type == FLOAT:
+            for one, other in ((node.left, node.right), (node.right, node.left)):
+                kept = free_variables(other) & target
+                places = (n for n in walk(one) if isinstance(n, Index))
+                found += (place for place in places if _numbers(place, extents) & kept)
+    if found and isinstance(stmt.target, Index):
+        own = frozenset[str]().union(*(_numbers(place, extents) for place in found))
+        found += [stmt.target] if _numbers(stmt.target, extents) & own else []
+    return found
 
 
-def _extents(stmt: IndexAssign) -> dict[str, Expr]:
-    return {axis.name: axis.extent for axis in _axes(stmt)}
+def _numbers(place: Index, extents: Mapping[str, Expr]) -> frozenset[str]:
+    """Indices that count parts of a dimension."""
+    pairs = filter(None, (parts_of(subscript, extents) for subscript in place.subscripts))
+    return frozenset().union(*(free_variables(pair[0][0]) for pair in pairs))
+
+
+def extents_of(stmt: IndexAssign) -> dict[str, Expr]:
+    """The ranges of a statement's indices, of those of its reductions, too."""
+    return {axis.name: axis.extent for axis in (*stmt.axes, *reduced_axes(stmt.value))}
 
 
 def _is_divided(stmt: IndexAssign, index: str, by: Expr) -> bool:
