@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-
+import oracle
 import pytest
 import torch
 from torch import Tensor
@@ -230,8 +230,47 @@ def test_what_data_put_outside_is_told(of_data: Any, name: str) -> None:
             function(torch.zeros(20, 3), torch.tensor(start))
 
 
+def test_loops_that_add_up_are_sums() -> None:
+    columns = TOTALS.replace("        for l", "        for d in range(D):\n            for l")
+    columns = columns.replace("            y[b", "                y[b")
+    for text in (TOTALS, columns):
+        assert "y[b, d] = sum(" in pipeline.stage_text(text, "kernels", "totals")
+
+
+WEIGHTED = """
+def weighted(x : In[Tensor[L, D]], w : In[Tensor[L]], start : In[IntTensor[B + 1]]) -> Tensor[B, D]:
+    y : Tensor[B, D]
+    for b in range(B):
+        z : float = 0.0
+        for l in range(start[b], start[b + 1]):
+            z += w[l]
+        for l in range(start[b], start[b + 1]):
+            y[b, d] += w[l] * x[l, d] / z
+    return y
+"""
+
+
+def test_rows_without_elements_divide_nothing() -> None:
+    shown = pipeline.stage_text(WEIGHTED, "optimised", "weighted")
+    assert "Tensor[B, L]" not in shown  # no place for all elements in each row
+    function = oracle.compiled(WEIGHTED).weighted
+    x, w = torch.randn(4, 3, dtype=torch.float64), torch.rand(4, dtype=torch.float64)
+    args = (x.requires_grad_(), w.requires_grad_())
+    found = function(*args, torch.tensor([0, 1, 1, 4]))
+    rows = [(w[a:b, None] * x[a:b]).sum(0) / w[a:b].sum() for a, b in ((0, 1), (1, 4))]
+    expected = torch.stack((rows[0], torch.zeros(3, dtype=torch.float64), rows[1]))
+    torch.testing.assert_close(found, expected)
+    given = torch.randn(3, 3, dtype=torch.float64)
+    ours, theirs = (torch.autograd.grad(y, args, given) for y in (found, expected))
+    torch.testing.assert_close(ours, theirs)
+    assert function(x[:0], w[:0], torch.tensor([0, 0])).tolist() == [[0.0] * 3]
+    with pytest.raises(ValueError, match="outside dimension 0"):
+        function(x[:0], w[:0], torch.tensor([0, 1]))
+
+
 def test_loops_along_rows_run_for_all_columns_side_by_side() -> None:
-    assert "parallel d in range(D):" in pipeline.stage_text(TOTALS, "kernels", "totals")
+    halved = TOTALS.replace("+= x", "= 0.5 * y[b, d] + x")
+    assert "parallel d in range(D):" in pipeline.stage_text(halved, "kernels", "totals")
     found = pipeline.stage_text(MEANS, "kernels", "means__backward")
     assert "parallel d in range(D):" in found
 

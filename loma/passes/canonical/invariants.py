@@ -28,7 +28,7 @@ from loma.core.ir import (
 from loma.core.names import Names, names_of
 from loma.core.sizes import IsSize
 from loma.core.walk import (
-    free_variables, map_blocks, map_children, map_tensor_functions, walk,
+    free_variables, map_blocks, map_children, map_tensor_functions, reads_elements, walk,
 )  # fmt: skip
 from loma.passes.canonical.hoisting import may_fail
 
@@ -187,6 +187,8 @@ class _Product:
         names = {axis.name for axis in axes}
         outer, inner = _parted(self.factors, names)
         over, under = _parted(self.divisors, names)
+        if any(reads_elements(axis.extent) for axis in axes):
+            over, under = (), self.divisors  # of a row without elements it may be 0
         slope = self.slope or _Product(())
         steep, steeper = _parted(slope.factors, names)
         flat, flatter = _parted(slope.divisors, names)

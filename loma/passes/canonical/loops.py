@@ -27,7 +27,7 @@ from loma.core.names import Names, axes_of, names_of
 from loma.core.sizes import size_variables
 from loma.core.walk import (
     blocks, exchanged, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
-    needed_places, nodes, own_names, reads_of_type, statements,
+    needed_places, nodes, own_names, reads_elements, reads_of_type, statements,
     subscript_variables, substitute, variables, walk,
 )  # fmt: skip
 from loma.passes.canonical.branches import Facts, without_branches
@@ -161,7 +161,7 @@ class _Loops:
 
     def _statements(self, loop: For) -> tuple[Stmt, ...]:
         """What the loop does, without it."""
-        if not sizes.keeps_value(loop.extent, self._written):
+        if not self._keeps_value(loop):
             raise _Refused
         changed = written(loop.body)
         body = tuple(self._elementwise(stmt, changed) for stmt in loop.body)
@@ -181,6 +181,17 @@ class _Loops:
         body = tuple(map(rows.statement, loop.body))
         self._declared |= wider
         return body
+
+    def _keeps_value(self, loop: For) -> bool:
+        """Whether a range is known before the loops around it run; one that data say belongs to
+        sums alone."""
+        if not reads_elements(loop.extent):
+            return sizes.keeps_value(loop.extent, self._written)
+        sums = all(
+            isinstance(s, Assign | IndexAssign) and s.op == "+=" and s.target.type == FLOAT
+            and loop.counter not in free_variables(s.target) for s in loop.body
+        )  # fmt: skip
+        return sums and self._written.isdisjoint(free_variables(loop.extent))
 
     def _elementwise(self, stmt: Stmt, changed: set[str]) -> Stmt:
         """The assignment of a part of a tensor, such as ``x[n]``, or of one that the loop leaves
@@ -303,10 +314,11 @@ class _Loops:
 
     def _needs_some(self, stmt: Stmt, around: tuple[Axis, ...], loop: For) -> bool:
         """Whether a statement may fail where a range that the counter tells is empty: places are
-        checked for the longest one."""
+        checked for the longest one, but for ranges that data say."""
         inner = [*around, *(stmt.axes if isinstance(stmt, IndexAssign) else ())]
         inner += [a for n in nodes((stmt,)) if isinstance(n, Reduce) for a in n.axes]
-        if not any(loop.counter in free_variables(axis.extent) for axis in inner):
+        told = [axis.extent for axis in inner if loop.counter in free_variables(axis.extent)]
+        if all(map(reads_elements, told)):
             return False  # without a round an index statement looks at no place
         counters = (*self._around, Axis(loop.counter, loop.extent), *inner)
         extents = {axis.name: axis.extent for axis in counters}
