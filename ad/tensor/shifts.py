@@ -2,48 +2,68 @@
 in place of the maximum. So its derivative by that number is zero, and neither an adjoint nor the
 place of the maximum is needed. The same holds for softmax, and for all that scales exponentials.
 
-A maximum is one of these if nothing that follows from it, and has a weight
-(:mod:`loma.ad.tensor.weights`), gets into a value without one.
+A tensor is one of these, however it was made, if nothing that follows from it, and has a weight
+(:mod:`loma.ad.tensor.weights`), gets into a value without one. Looked at are
+maxima, and what exponents are made of.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 from loma import config
 from loma.ad.tensor.weights import STAYS, ZERO, NoWeight, Weight, added, same, weight_of
 from loma.core.effects import assigned, effects, written
 from loma.core.ir import (
-    INT, Assign, Declare, Expr, For, Function, If, Index, IndexAssign, Reduce, Return, Stmt,
-    Unpack, Var, While, Zero,
+    FLOAT, INT, Assign, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, Reduce,
+    Return, Stmt, Unpack, Var, While, Zero,
 )  # fmt: skip
-from loma.core.walk import blocks, expressions, free_variables, root, statements
+from loma.core.walk import blocks, expressions, free_variables, nodes, root, statements, walk
 from loma.passes.liveness import covers
 
 
 def shifts(function: Function) -> frozenset[str]:
-    """The tensors of a function in normal form that hold maxima which only shift."""
+    """The tensors of a function in normal form that hold numbers which only shift."""
     if "shifts" not in config.optimisations():
         return frozenset()
-    valued = (stmt for stmt in statements(function.body) if not _is_blank(stmt))
-    writes = Counter(root(place) for stmt in valued for place in effects(stmt).writes)
-    return frozenset(_shifts(function, function.body, writes))
+    return frozenset(_shifts(function, function.body, _likely(function.body)))
 
 
-def _shifts(function: Function, block: tuple[Stmt, ...], writes: Counter[str]) -> Iterator[str]:
+def _likely(body: tuple[Stmt, ...]) -> set[str]:
+    """Tensors that hold maxima, and those whose elements exponents are made of."""
+    found: set[str] = set()
+    for stmt in statements(body):
+        match stmt:
+            case IndexAssign(Index(Var(name)), "=", Reduce("max" | "min")):
+                found.add(name)
+            case _:
+                pass
+    exps = (node for node in nodes(body) if isinstance(node, Builtin) and node.name == "exp")
+    reads = (n for e in exps for n in walk(e) if isinstance(n, Index))
+    return found | {root(read) for read in reads}
+
+
+def _shifts(function: Function, block: tuple[Stmt, ...], likely: set[str]) -> Iterator[str]:
     for k, stmt in enumerate(block):
         for inner in blocks(stmt):
-            yield from _shifts(function, inner, writes)
-        if isinstance(stmt, If) and len(stmt.then) == 1 and all(map(_is_blank, stmt.other)):
-            stmt = stmt.then[0]  # if there is anything of which to take a maximum
-        match stmt:
-            case IndexAssign(Index(Var(name)), "=", Reduce("max" | "min")) if writes[
-                name
-            ] == 1 and covers(stmt):
-                if _cancels(function, stmt, _blank(block[:k]), block[k + 1 :]):
-                    yield name
+            yield from _shifts(function, inner, likely)
+        for name in sorted(likely.intersection(_given((stmt,)))):
+            until = tuple(statements(block[: k + 1]))
+            own = [s for s in until if name in _given((s,), inside=False)]
+            last = own[-1]
+            every = _given(function.body).count(name) == len(own)
+            read = any(name in _names(effects(s).reads) for s in until)
+            if not every or read or not isinstance(last, IndexAssign) or last.target.type != FLOAT:
+                continue
+            if _cancels(function, last.element, own, _blank(block[:k]), block[k + 1 :]):
+                yield name
+
+
+def _given(body: tuple[Stmt, ...], inside: bool = True) -> list[str]:
+    """What statements give a value to, with repetition, zeros aside."""
+    every = statements(body) if inside else body
+    return [root(place) for s in every if not _is_blank(s) for place in effects(s).writes]
 
 
 def _blank(block: tuple[Stmt, ...]) -> set[str]:
@@ -58,29 +78,35 @@ def _blank(block: tuple[Stmt, ...]) -> set[str]:
 
 
 def _cancels(
-    function: Function, maximum: IndexAssign, blank: set[str], after: tuple[Stmt, ...]
+    function: Function,
+    place: Index,
+    made: list[Stmt],
+    blank: set[str],
+    after: tuple[Stmt, ...],
 ) -> bool:
-    """Whether no value depends on a maximum, the statements behind it in its block being those that
-    may know it; ``blank`` are the variables that are all zero there."""
-    weights = _Weights(maximum, blank)
+    """Whether no value depends on a tensor that some statements have made, those behind them in
+    their block being what may know it; ``blank`` are the variables that are all zero there."""
+    weights = _Weights(place, blank)
     try:
         for stmt in after:
             weights.statement(stmt)
     except NoWeight:
         return False
-    known = {maximum.number} | {stmt.number for stmt in statements(after)}
-    others = (stmt for stmt in statements(function.body) if stmt.number not in known)
+    known = {stmt.number for stmt in statements(after)}
+    own = {stmt.number for stmt in made}
     outs = {param.name for param in function.params}
-    seen = {name for stmt in others if not _is_blank(stmt) for name in _names(stmt)}
-    return weights.moved.isdisjoint(outs | seen)
+    for stmt in statements(function.body):
+        if stmt.number not in known and not _is_blank(stmt):
+            outs |= _names(effects(stmt).reads if stmt.number in own else expressions(stmt))
+    return weights.moved.isdisjoint(outs)
 
 
 def _is_blank(stmt: Stmt) -> bool:
     return isinstance(stmt, Zero) or (isinstance(stmt, Declare) and stmt.value is None)
 
 
-def _names(stmt: Stmt) -> set[str]:
-    return {name for expr in expressions(stmt) for name in free_variables(expr)}
+def _names(exprs: Iterable[Expr]) -> set[str]:
+    return {name for expr in exprs for name in free_variables(expr)}
 
 
 def _position(k: int) -> str:
@@ -91,8 +117,7 @@ class _Weights:
     """The weights of variables, statement by statement; their subscripts are in terms of those of
     the variable. ``moved``: the variables that had one."""
 
-    def __init__(self, maximum: IndexAssign, blank: set[str]) -> None:
-        target = maximum.element
+    def __init__(self, target: Index, blank: set[str]) -> None:
         own = tuple(Var(_position(k), INT) for k in range(len(target.subscripts)))
         self._of = dict.fromkeys(blank, ZERO) | {target.tensor.name: Weight({own: Fraction(1)})}
         self._before: set[str] = set()  # variables with a value of statements before

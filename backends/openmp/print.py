@@ -24,9 +24,7 @@ from loma.backends.schedule.ir import (
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
-from loma.core.ir import (
-    FLOAT, INT, POSITIONS, Builtin, Expr, Index, Var,
-)  # fmt: skip
+from loma.core.ir import FLOAT, INT, POSITIONS, Builtin, Expr, Index, Select, Var
 from loma.core.walk import walk
 from loma.errors.spans import line_in_file
 
@@ -177,9 +175,14 @@ class TreeText(LoopText):
                 number, type_ = TYPES[lanes.dtype], INT if lanes.dtype == "int" else FLOAT
                 params = f"int lane_, int64_t {self.local(counter)}, {number} sum_"
                 where = f"{self._given(lanes)}, vectors_, tile_, count_"
-                costly = lanes.kind == "sum" and not load and any(map(_is_costly, walk(value)))
-                call = "add_costly" if costly else "update"
-                head = f"loma::{call}<{number}>({where}, [&]({params}) LOMA_INLINE"
+                apart = load or lanes.kind == "sum"
+                apart = apart and any(map(_is_long, walk(value)))
+                how = (
+                    f"update_apart<{number}, {str(not load).lower()}>"
+                    if apart
+                    else f"update<{number}>"
+                )
+                head = f"loma::{how}({where}, [&]({params}) LOMA_INLINE"
                 with writer.block(head, ");"), self._in_innermost():
                     kind, total = "set" if load else lanes.kind, c.Token("sum_")
                     writer.line(updated(kind, total, self.value(value, type_), number))
@@ -302,5 +305,12 @@ def _better(kind: Kind) -> str:
     return f"loma::{kind.capitalize()}Lanes()"
 
 
-def _is_costly(expr: Expr) -> bool:
-    return isinstance(expr, Builtin) and expr.name in BUILTINS and BUILTINS[expr.name].costly
+def _is_long(expr: Expr) -> bool:
+    """Whether a node takes many instructions, or a condition, which may be of narrower elements."""
+    match expr:
+        case Select() | Builtin(schedule.PICK):
+            return True
+        case Builtin(name) if name in BUILTINS:
+            return BUILTINS[name].costly
+        case _:
+            return False

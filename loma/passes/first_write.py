@@ -4,6 +4,7 @@
 element of a fresh tensor becomes an assignment (with an explicit ``sum`` over the indices that only
 the right side has), so that no tensor is filled with zeros only to be read again. So does one that
 adds to what ``x[i] = 0.0`` or another number has filled, as loops over elements do with a variable.
+The first statement that gives elements a value, such as ``x[i] = e if c else x[i]``, finds zeros.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from loma.core.axes import runs_over, target_axes
 from loma.core.distinct import fill_together
 from loma.core.effects import written
 from loma.core.ir import (
-    Assign, Axis, Declare, Expr, FloatConst, For, Index, IndexAssign, IntConst, Module, Op, Reduce,
-    Stmt, TensorType, Var, Zero, ZeroPad, replace,
+    Assign, Axis, Declare, Expr, FloatConst, FloatType, For, Index, IndexAssign, IntConst, Module,
+    Op, Reduce, Stmt, TensorType, Var, Zero, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.ops import OPS
-from loma.core.walk import children, free_variables, map_blocks, mentioned_names, root
+from loma.core.walk import (
+    children, exchanged, free_variables, map_blocks, mentioned_names, root,
+)  # fmt: skip
 from loma.passes.liveness import covers, filling
 
 
@@ -54,6 +57,10 @@ def first_writes(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
                 out[later] = None
             case IndexAssign(target, "+=") if covers(use) and name not in free_variables(use.value):
                 out[later] = assigned(use)
+            case IndexAssign(Index(type=FloatType()) as target, "=", value) if root(
+                target
+            ) == name and name in free_variables(value):
+                out[later] = replace(use, value=exchanged(value, target, FloatConst(0.0)))
             case For():
                 own = (s for s in filling(use) if root(s.target) == name and s.op == "+=")
                 new = {s: assigned(s) for s in own}  # sums may be added up panel by panel

@@ -7,9 +7,11 @@ import re
 import pytest
 import torch
 from index_cases import Case, Ints
+import oracle
 from oracle import Program, check, entry
 from torch import Tensor
 
+from loma import pipeline
 from loma.ad import split_pairs
 from loma.core.printer import print_module
 from loma.frontend import parse
@@ -151,3 +153,38 @@ def f(a : In[Tensor[N, N]]) -> Tensor[N]:
     return y
 """
     assert "argmax(" in _derivatives(text)
+
+
+MASKED = """
+def masked(x : In[Tensor[B, T]], keep : In[BoolTensor[B, T]]) -> Tensor[B, T]:
+    y : Tensor[B, T]
+    for b in range(B):
+        m : float = -1e30
+        for t in range(T):
+            if keep[b, t] and x[b, t] > m:
+                m = x[b, t]
+        s : float = 0.0
+        for t in range(T):
+            if keep[b, t]:
+                y[b, t] = exp(x[b, t] - m)
+                s += y[b, t]
+        for t in range(T):
+            y[b, t] = y[b, t] / s
+    return y
+"""
+
+
+def test_the_largest_that_a_loop_has_seen() -> None:
+    """Nor does the sum ask again for the mask, without which an element is zero."""
+    backward = pipeline.stage_text(MASKED, "optimised", "masked__backward")
+    assert "_place" not in backward
+    assert "sum(y[b, t] for t in T)" in pipeline.stage_text(MASKED, "optimised", "masked__forward")
+    x = torch.randn(5, 37, dtype=torch.float64, requires_grad=True)
+    keep = torch.rand(5, 37) > 0.5
+    keep[:, 1] = True
+    found = oracle.compiled(MASKED).masked(x, keep)
+    expected = torch.softmax(x.masked_fill(~keep, -torch.inf), 1)
+    torch.testing.assert_close(found, expected)
+    weight = torch.randn(5, 37, dtype=torch.float64)
+    ours, theirs = (torch.autograd.grad(y, x, weight) for y in (found, expected))
+    torch.testing.assert_close(ours, theirs)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
@@ -276,6 +277,34 @@ def test_where_the_extremes_of_windows_stand(width: int) -> None:
     np.testing.assert_allclose(d, wide.sum((3, 4)))
 
 
-def test_sums_of_costly_values_are_worked_out_two_vectors_at_once() -> None:
-    assert "loma::add_costly<" in pipeline.stage_text(PROGRAM, "cpp", "costly")
-    assert "loma::add_costly<" not in pipeline.stage_text(PROGRAM, "cpp", "dots")
+def test_costly_values_are_worked_out_for_all_lanes_at_once() -> None:
+    assert "loma::update_apart<" in pipeline.stage_text(PROGRAM, "cpp", "costly")
+    assert "loma::update_apart<" not in pipeline.stage_text(PROGRAM, "cpp", "dots")
+
+
+MASKED = """
+def masked(
+    x : In[Tensor[B, T]], keep : In[BoolTensor[B, T]],
+) -> tuple[Tensor[B], Tensor[B], IntTensor[B]]:
+    s : Tensor[B]
+    m : Tensor[B]
+    p : IntTensor[B]
+    s[b] = sum(x[b, t] if keep[b, t] else 0.5 for t in T)
+    m[b] = max(x[b, t] if keep[b, t] else -1e30 for t in T)
+    p[b] = argmax(x[b, t] if keep[b, t] else -1e30 for t in T)
+    return s, m, p
+"""
+
+
+@pytest.mark.parametrize("length", [1, 5, 8, 31, 32, 77])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_masks_in_lanes(length: int, dtype: torch.dtype) -> None:
+    assert "loma::update_apart<" in pipeline.stage_text(MASKED, "cpp", "masked")
+    generator = torch.Generator().manual_seed(length)
+    x = torch.randn(3, length, generator=generator, dtype=dtype)
+    keep = torch.rand(3, length, generator=generator) > 0.4
+    sums, largest, at = oracle.compiled(MASKED).masked(x, keep)
+    torch.testing.assert_close(sums, torch.where(keep, x, 0.5).sum(1))
+    values, places = torch.where(keep, x, -1e30).max(1)
+    torch.testing.assert_close(largest, values)
+    assert at[keep.any(1)].tolist() == places[keep.any(1)].tolist()

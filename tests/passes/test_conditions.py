@@ -176,3 +176,29 @@ def attention(q : In[Tensor[T, D]], k : In[Tensor[S, D]]) -> Tensor[T]:
     assert (
         shown.count("for d in D") + shown.count("for d_1 in D") + shown.count("for d_2 in D") == 1
     )
+
+
+@pytest.mark.parametrize(
+    ("between", "left"),
+    [
+        ("", False),
+        ("x[i, j] = 1.0", True),
+        ("a[0, 0] = w[0]", True),
+        ("if M > 2:\n    a[i, 0] = 1.0", True),
+    ],
+)
+def test_what_is_zero_anyway_needs_no_condition(between: str, left: bool) -> None:
+    source = program(
+        "x : Out[Tensor[N, M]], w : In[Tensor[3]]",
+        "N",
+        f"""
+a : Tensor[N, M]
+a[i, j] = exp(x[i, j]) if x[i, j] > w[0] else 0.0
+{between}
+y[i] = sum(a[i, k] if x[i, k] > w[0] else 0.0 for k in M)
+y[i] += a[i, 0] if M > 0 and x[i, 0] > w[0] else 0.0
+""",
+    )
+    shown = print_function(canonical.conditions(parse(source)).function("f"))
+    assert ("a[i, k] if " in shown) == left
+    assert "a[i, 0] if " in shown  # which need not be there

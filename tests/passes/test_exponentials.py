@@ -219,3 +219,16 @@ def test_what_is_not_finite(case: tuple[str, str]) -> None:
         for change in (passes.canonical.exponentials, passes.optimise):
             (found,) = Interpreter(change(before)).call("f", np.array(x))
             np.testing.assert_allclose(found, right, 1e-12)
+
+
+def test_a_softmax_of_a_row_stands_beside_a_matrix() -> None:
+    source = """
+def f(x : In[Tensor[N, M]], w : In[Tensor[M]]) -> Tensor[N, M]:
+    return log_softmax(w, 0) - x * x + softmax(w, 0)
+"""
+    shown = print_function(passes.canonical_form(parse(source), every=True).function("f"))
+    assert "softmax(" not in shown
+    x, w = np.random.default_rng(1).normal(size=(3, 4)), np.arange(4.0)
+    (found,) = Interpreter(passes.canonical_form(parse(source), every=True)).call("f", x, w)
+    (expected,) = Interpreter(parse(source)).call("f", x, w)
+    np.testing.assert_allclose(found, expected)

@@ -20,6 +20,12 @@ CASES: tuple[tuple[str, str, str | None], ...] = (
     ("another_number", "y[i] = 0.5\ny[i] += x[i, j]", f"y[i] = 0.5 + {SUM}"),
     ("twice", "y[i] = 0.0\ny[i] += x[i, j]\ny[i] += x[i, 0]", f"y[i] = {SUM}"),
     ("in_a_loop", "for t in range(2):\n    y[i] = 0.0\n    y[i] += x[i, j]", f"y[i] = {SUM}"),
+    (
+        "a_choice",
+        "y[i] = x[i, 0] if x[i, 0] > 0.0 else y[i]",
+        "y[i] = x[i, 0] if x[i, 0] > 0.0 else 0.0",
+    ),
+    ("a_choice_later", "y[0] = 1.0\ny[i] = x[i, 0] if x[i, 0] > 0.0 else y[i]", None),
     ("of_a_part", "y[0] = 0.0\ny[i] += x[i, j]", None),
     ("to_a_part", "y[i] = 0.0\ny[0] += x[0, j]", None),
     ("read_between", "y[i] = 0.0\nz : Tensor[N]\nz[i] = y[i]\ny[i] += x[i, j] + z[i]", None),

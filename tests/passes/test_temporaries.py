@@ -65,6 +65,15 @@ for i in range(N):
     "y[i, 0] += (a[i, d] - b[j, d]) * b[j, d] * ((a[i, d] - b[j, d]) * b[j, d])",
     "y[i, 1] += abs((a[i, d] - b[j, d]) * b[j, d])",
 ], ((3, 2), (4, 2))),
+    ("holds_a_loop_by_a_quotient", "a : In[Tensor[N]], b : In[Tensor[M]]", "N", """
+c : Tensor[M]
+for i in range(N):
+    c[j] = (a[i] - b[j]) / (1.0 + b[j] * b[j])
+    y[i] += exp(c[j] * c[j])
+""", [
+    "for i in range(N):",
+    "y[i] += exp((a[i] - b[j]) / (1.0 + b[j] * b[j]) * ((a[i] - b[j]) / (1.0 + b[j] * b[j])))",
+], ((3,), (4,))),
     ("outer_product", "a : In[Tensor[N]], b : In[Tensor[M]], x : In[Tensor[M, D]]", "N, D", """
 c : Tensor[N, M]
 c[i, j] = a[i] * b[j]

@@ -138,31 +138,26 @@ LOMA_INLINE inline void update(Sums& sums, Count<vectors>, int64_t start, Existi
   });
 }
 
-// The same for sums of what takes many instructions: ``value`` adds to its third operand. Two vectors
-// of whole tiles are worked out in one register where the processor has such, and each lane adds what
-// it would add.
-template <typename number, int vectors, typename Sums, typename Existing, typename Value>
-LOMA_INLINE inline void add_costly(Sums& sums, Count<vectors> all, int64_t start, Existing count,
-                                   Value&& value) {
-#if defined(__AVX512F__)
-  constexpr int lanes = kLanes<number>;
-  if constexpr (vectors % 2 == 0 && std::is_same_v<Existing, Count<vectors * lanes>>) {
-    each<vectors / 2>([&](auto pair) LOMA_INLINE {
-      typename Vector<number, 2 * kVectorBytes>::type terms;
-#pragma omp simd
-      for (int lane = 0; lane < 2 * lanes; ++lane) {
-        const int place = 2 * pair * lanes + lane;
-        terms[lane] = value(place, start + place, number(0));
-      }
-      Lanes<number> parts[2];
-      std::memcpy(parts, &terms, sizeof(terms));
-      sums[2 * pair] += parts[0];
-      sums[2 * pair + 1] += parts[1];
-    });
-    return;
+// The same where ``value`` only adds to its third operand, or takes none: it is worked out for all
+// lanes at once, in wider registers where the processor has such. With elements narrower than sums,
+// as those of a mask are, compilers make no vectors of a loop over one vector's lanes.
+template <typename number, bool adds, int vectors, typename Sums, typename Existing, typename Value>
+LOMA_INLINE inline void update_apart(Sums& sums, Count<vectors>, int64_t start, Existing count,
+                                     Value&& value) {
+  constexpr int lanes = kLanes<number>, all = vectors * lanes;
+  alignas(64) number terms[all];
+  if constexpr (!std::is_same_v<Existing, Count<all>>) {
+    adds ? std::memset(terms, 0, sizeof(terms)) : std::memcpy(terms, &sums[0], sizeof(terms));
   }
-#endif
-  update<number>(sums, all, start, count, value);
+#pragma omp simd
+  for (int place = 0; place < all; ++place) {
+    if (place < count) terms[place] = value(place, start + place, number(0));
+  }
+  each<vectors>([&](auto v) LOMA_INLINE {
+    Lanes<number> found;
+    std::memcpy(&found, terms + v * lanes, sizeof(found));
+    sums[v] = adds ? sums[v] + found : found;
+  });
 }
 
 // take(start + lane, sums[lane]) for the lanes that exist.

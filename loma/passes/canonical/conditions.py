@@ -10,8 +10,8 @@ A sum of what has one value of an index is what it has there: ``sum(x[d] if d ==
 in D)`` is ``x[p[n]] if 0 <= p[n] and p[n] < D else 0.0``. So is one of which only an end of the
 range counts, ``d + 1 >= D``.
 
-A condition that a choice around has tested is left out. A mask that is compared is the condition
-that made it: ``(1.0 if j <= i else 0.0) > 0.0``, of which
+A condition that a choice around has tested is left out, and one without which an element is zero.
+A mask that is compared is the condition that made it: ``(1.0 if j <= i else 0.0) > 0.0``, of which
 ``where(tril(ones([N, N])) > 0.0, x, y)`` is made, is ``j <= i``. Signs leave even functions and
 comparisons: ``abs(-x)`` is ``abs(x)``, and ``-x < 0.0`` is ``x > 0.0``.
 """
@@ -19,7 +19,7 @@ comparisons: ``abs(-x)`` is ``abs(x)``, and ``-x < 0.0`` is ``x > 0.0``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from loma.arithmetic.integers import COMPARISONS
 from loma.core import builder as b, sizes
@@ -28,6 +28,7 @@ from loma.core.bounds import (
     conjuncts, counted, exists, facts, is_never_negative, last_places, room_of, unsaid_of,
 )  # fmt: skip
 from loma.core.builtins import BUILTINS
+from loma.core.effects import written
 from loma.core.ir import (
     INT, Axis, Binary, Builtin, Call, Expr, FloatConst, For, Function, If, Index, IndexAssign,
     IntConst, Module, Reduce, Select, Stmt, Unary, Var, ZeroPad, replace,
@@ -37,6 +38,7 @@ from loma.core.sizes import IsSize
 from loma.core.walk import (
     free_variables, map_blocks, map_guarded, map_tensor_functions, reduced_axes, substitute, walk,
 )  # fmt: skip
+from loma.passes.liveness import covers
 
 
 def conditions(module: Module) -> Module:
@@ -51,19 +53,30 @@ class _Conditions:
     def __init__(self, function: Function) -> None:
         self._function = function
         self._sizes = frozenset(sizes.size_variables(function))
+        self._zero: Mapping[str, Select] = {}  # tensors and, for indices _k, their elements' value
 
     def run(self) -> Function:
         return replace(self._function, body=self._block(self._function.body, {}))
 
     def _block(self, body: tuple[Stmt, ...], ranges: Ranges) -> tuple[Stmt, ...]:
-        return tuple(self._statement(stmt, ranges) for stmt in body)
+        around, out = self._zero, list[Stmt]()
+        for stmt in body:
+            changed = written((stmt,))
+            self._zero = {
+                name: where for name, where in self._zero.items()
+                if name not in changed and changed.isdisjoint(free_variables(where))
+            }  # fmt: skip
+            out.append(self._statement(stmt, ranges))
+            self._zero |= _zeros(out[-1])
+        self._zero = {name: where for name, where in around.items() if name in self._zero}
+        return tuple(out)
 
     def _statement(self, stmt: Stmt, ranges: Ranges) -> Stmt:
         match stmt:
             case IndexAssign(value=value, axes=axes):
                 own = {**ranges, **{axis.name: axis.extent for axis in axes}}
                 counters = frozenset(ranges) - {axis.name for axis in axes}
-                point = _Point(own, counters, self._sizes.__contains__)
+                point = _Point(own, counters, self._sizes.__contains__, zero=self._zero)
                 new = without_idle_axes(replace(stmt, value=point.value(value)))
                 return self._picked(new, point) if isinstance(new, IndexAssign) else new
             case For():
@@ -104,13 +117,15 @@ class _Conditions:
 @dataclass(frozen=True, slots=True)
 class _Point:
     """Any point of axes with these ranges, where the expressions ``known`` are not negative and the
-    conditions ``tested`` hold; ``counters`` are those of loops around the statement."""
+    conditions ``tested`` hold; ``counters`` are those of loops around the statement. Elements of
+    some tensors are ``zero`` where a choice with the number of each dimension for an index says."""
 
     ranges: Ranges
     counters: frozenset[str]
     is_size: IsSize
     known: tuple[Expr, ...] = ()
     tested: frozenset[Expr] = frozenset()
+    zero: Mapping[str, Select] = field(default_factory=dict)
 
     def value(self, expr: Expr) -> Expr:
         """The expression with the shortest conditions."""
@@ -153,10 +168,21 @@ class _Point:
                 left, then = [*left, *conjuncts(cond)], inner
             case _:
                 pass
+        if isinstance(then, Index) and other == FloatConst(0.0) and self._exists(then):
+            anyway = self._where_not_zero(then)
+            left = [part for part in left if part not in anyway]
+            if not left:
+                return then
         cond = b.every(left)
         if isinstance(then, Index) and other == FloatConst(0.0) and self._is_room(then, cond):
             return ZeroPad(then, expr.span)
         return replace(expr, cond=cond, then=then, other=other)
+
+    def _where_not_zero(self, read: Index) -> list[Expr]:
+        """Conditions without any of which an element is zero."""
+        found = self.zero.get(read.tensor.name)
+        own = {_numbered(k): place for k, place in enumerate(read.subscripts)}
+        return [] if found is None else list(conjuncts(substitute(found.cond, own)))
 
     def picked(self, expr: Reduce) -> Expr | None:
         """A sum of which one value of an index counts, without the index. Its axes are among those
@@ -233,6 +259,27 @@ class _Point:
             return False  # decided for a whole round, of which the first or last may run apart
         left = None if _may_fail(condition) else unsaid_of(read, condition)
         return left is not None and all(map(self._never_negative, left))
+
+
+def _zeros(stmt: Stmt) -> dict[str, Select]:
+    """A tensor of which a statement makes those elements zero for which a condition does not hold,
+    with that choice."""
+    match stmt:
+        case IndexAssign(Index(Var(name), places), "=", Select(other=other) as value) if (
+            covers(stmt) and b.is_const(other, 0) and name not in free_variables(value)
+        ):
+            own = {
+                s.name: Var(_numbered(k), INT) for k, s in enumerate(places) if isinstance(s, Var)
+            }
+            chosen = substitute(value, dict(own))
+            alone = len(own) == len(places) == len(stmt.axes)
+            return {name: chosen} if alone and isinstance(chosen, Select) else {}
+        case _:
+            return {}
+
+
+def _numbered(dimension: int) -> str:
+    return f"${dimension}"
 
 
 def _without_sign(expr: Expr) -> Expr:

@@ -123,7 +123,11 @@ class Definition:
     @property
     def light(self) -> bool:
         """Whether the value is short, of quick arithmetic."""
-        names = {axis.name for axis in self.axes}
+        return self.is_light(frozenset())
+
+    def is_light(self, counters: frozenset[str]) -> bool:
+        """The same, where each of those has a value of its own: what is divided by lacks one."""
+        names = counters | {axis.name for axis in self.axes}
         for count, node in enumerate(walk(self.value)):
             match node:
                 case Builtin(name) if BUILTINS[name].costly:

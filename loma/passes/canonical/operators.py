@@ -828,6 +828,9 @@ class _Operators(InBlocks):
 
     def _softmax(self, value: Op, axes: list[Axis]) -> Expr:
         """exp(x - max x) / sum of the same, along one dimension, or x - max x - log of that."""
+        if len(axes) > len(_dims(value)):  # once, and not for each of what it is broadcast to
+            made = self._tensor(f"_{value.name}", value.type, partial(self._softmax, value))
+            return self._read(made, axes)
         x = self._plain(value.args[0], "_operand") if _is_composed(value.args[0]) else value.args[0]
         dims = _dims(x)
         dim = _constant(dict(value.attrs)["dim"]) % len(dims)
@@ -860,8 +863,6 @@ class _Operators(InBlocks):
             return _reduce("sum", self._read(powers, at(own, axis)), [axis])
 
         sums = self._tensor("_sum", TensorType(rest), added)
-        if len(axes) != len(dims):
-            raise _Stays
         row = [*axes[:dim], *axes[dim + 1 :]]
         total = self._read(sums, row)
         if value.name == "softmax":

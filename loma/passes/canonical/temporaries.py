@@ -116,7 +116,8 @@ class _Temporaries:
         once = self._every or (found.light and _is_squared(found, alive))
         plain = plain or (once and _reads_at_one_place(found, alive))
         plain = plain or _reads_apart(found.tensor, alive, around or {})
-        plain = plain or (not found.sums and found.light and _holds_a_loop(found, body, around))
+        light = found.is_light(frozenset(list(around or ())[-1:]))
+        plain = plain or (not found.sums and light and _holds_a_loop(found, body, around))
         again = _old(found.tensor).name in found.inputs
         used = reads or found.whole is not None
         changed = (found.inputs | ({name} if again else set())) & written(alive)

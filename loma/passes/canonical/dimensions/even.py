@@ -99,7 +99,7 @@ class _Even:
         has as many elements."""
         extents = extents_of(stmt)
         for read in certain_reads(stmt.value):
-            if not isinstance(read, Index):
+            if not (isinstance(read, Index) and isinstance(read.base.type, TensorType)):
                 continue
             for subscript, count in zip(read.subscripts, sizes.dims_of(read.base), strict=True):
                 match subscript:
@@ -186,7 +186,7 @@ class _Even:
     def _cut(self, place: Index, extents: Mapping[str, Expr]) -> Iterator[tuple[int, _Parts]]:
         """Dimensions that a place goes through by a part's number and an index into the part."""
         for k, (subscript, dim) in enumerate(
-            zip(place.subscripts, sizes.dims_of(place.base), strict=True)
+            zip(place.subscripts, sizes.dims_of(place.base), strict=False)  # none of an array
         ):
             if pair := parts_of(subscript, extents):
                 count, length = (extent for _, extent in pair)
