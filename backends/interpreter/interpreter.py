@@ -250,9 +250,10 @@ def _fixed(frame: Frame, place: Expr) -> Place:
 
 def assign_elements(frame: Frame, stmt: IndexAssign) -> None:
     """An index statement, all its points at once: the right side first, then the writes."""
-    extents = tuple(int(evaluate(frame, axis.extent)) for axis in stmt.axes)
-    _check_extents(frame, stmt, extents)
-    grid = SCALAR.extended(stmt.axes, extents)
+    grid = SCALAR
+    for axis in stmt.axes:
+        grid = grid.extended((axis,), (evaluate(frame, axis.extent, grid),))
+    _check_extents(frame, stmt, grid.shape)
     if 0 in grid.shape:
         return
     value = evaluate(frame, stmt.value, grid)
@@ -269,6 +270,10 @@ def assign_elements(frame: Frame, stmt: IndexAssign) -> None:
         array[checked] = array[checked] + value if stmt.op == "+=" else value
         return
     value = grid.full(value)
+    if stmt.op == "=" and grid.domain is not None:
+        there = grid.full(grid.domain)
+        array[tuple(grid.full(place)[there] for place in checked)] = value[there]
+        return
     if stmt.op == "=":
         array[checked] = value
         return

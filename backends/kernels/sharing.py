@@ -96,10 +96,12 @@ class Sharing:
         self._changed = written(function.body) | counters(function.body)
         if panels:
             self._changed |= around.counts
+        self._inside: frozenset[str] = frozenset()  # what the statement at hand changes
         self._stays_outside = cache(self._is_no_loop)
 
     def extend(self, shared: Shared, stmt: Stmt) -> list[Shared]:
         """The ways in which the statement can join; none when it has to stay outside."""
+        self._inside = frozenset(written((stmt,)))
         ways = self._extend(shared, stmt)
         if self._parts and isinstance(stmt, IndexAssign) and self._may_have_parts(stmt):
             ways += self._sum(shared, opened(stmt))
@@ -143,11 +145,11 @@ class Sharing:
 
     def _keeps(self, extent: Expr) -> bool:
         """Whether a loop has as many rounds wherever the shared index stands: what data say of it,
-        they say before."""
+        they say before. No statement joins such a loop: what it does not change itself stays."""
         return not any(
             isinstance(node, Call | Op)
             or (isinstance(node, Var) and isinstance(node.type, TensorType)
-                and node.name in self._changed)
+                and node.name in self._inside)
             for node in walk(extent)
         )  # fmt: skip
 

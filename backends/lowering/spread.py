@@ -13,7 +13,7 @@ from loma.backends.schedule.access import ROUNDS, steps
 from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    INT, Binary, Expr, For, If, IndexAssign, IntConst, Stmt, While,
+    INT, Binary, Expr, For, If, IndexAssign, IntConst, Select, Stmt, While,
 )  # fmt: skip
 from loma.core.walk import reads_elements, reduced_axes, statements, substitute
 
@@ -32,7 +32,7 @@ def iterations(kernel: Kernel, single: bool) -> Expr:
 def work(kernel: Kernel, single: bool) -> tuple[Expr, Expr] | None:
     """About how many steps of arithmetic one of them has, and how many launches the statements
     would be; None where nobody can say, or steps are few whatever the sizes are."""
-    if kernel.blocks is not None or any(isinstance(s, While) for s in statements(kernel.source)):
+    if kernel.blocks is not None or any(map(_is_waited_for, statements(kernel.source))):
         return None
     own = {axis.name for axis in kernel.axes}
     own |= {var.name for var in (kernel.count, kernel.first) if var is not None}
@@ -45,6 +45,14 @@ def work(kernel: Kernel, single: bool) -> tuple[Expr, Expr] | None:
     if any(sizes.mentions(each, own | written(kernel.body)) for each in (all_, starts)):
         return None
     return all_, starts
+
+
+def _is_waited_for(stmt: Stmt) -> bool:
+    """Whether a loop has rounds while data say so, or if they do: as statements by themselves the
+    host would have to wait for them."""
+    if isinstance(stmt, For) and isinstance(stmt.extent, Select):
+        return reads_elements(stmt.extent.cond)
+    return isinstance(stmt, While)
 
 
 def steps_of(

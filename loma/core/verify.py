@@ -196,8 +196,11 @@ class _Statements(Expressions):
     def index_assign(self, stmt: IndexAssign) -> None:
         names = [axis.name for axis in stmt.axes]
         unique(names, "axis", self.function.name)
-        for axis in stmt.axes:
-            self.require(self.expr(axis.extent) == INT, f"the range of '{axis.name}' is no int")
+        for k, axis in enumerate(stmt.axes):
+            # A range may follow from axes before it where elements are known to be distinct.
+            with self.inside(names[: k * stmt.distinct], "axis"):
+                type_ = self.expr(axis.extent)
+            self.require(type_ == INT, f"the range of '{axis.name}' is no int")
             self.require(axis.name not in self.scope, f"the axis '{axis.name}' hides a variable")
         target = stmt.target
         match target:

@@ -1,0 +1,298 @@
+"""Loops over segments whose places data say, side by side.
+
+    for b in range(B):
+        for l in range(start[b + 1] - start[b]):
+            y[start[b] + l, d] += g[b, d]        the adjoint of sum(x[l, d] for l in range(...))
+
+Data say whether two segments have an element in common. Where none have, each element belongs to
+one segment at most, which a tensor of the elements' owners tells: a statement runs over elements
+then. The device finds out whether that holds, and nobody waits for the answer: where it does not
+hold the statements do nothing, and otherwise the loops.
+
+    owner[start[b] + l] = b + 1 for all b, l
+    shared = sum of all lengths - number of elements that have an owner
+    y[r, d] += g[owner[r] - 1, d] if shared == 0 and owner[r] > 0 else 0.0
+    for b in range(0 if shared == 0 else B): ...
+
+Sums of what a segment has are sums, ``s[b, d] += sum(x[start[b] + l, d] for l in range(...))``;
+loops of these alone need no owners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace as with_fields
+
+from loma.core import builder as b, sizes
+from loma.core.axes import shifted_places
+from loma.core.effects import counters, written
+from loma.core.ir import (
+    INT, Axis, Binary, Builtin, Declare, Expr, FloatConst, For, Function, Index, IndexAssign,
+    IntConst, Reduce, Select, Stmt, TensorType, Var, While, Zero, replace,
+)  # fmt: skip
+from loma.core.names import Names, names_of
+from loma.core.walk import (
+    declared_and_used, free_variables, map_blocks, map_children, mentioned_names, reads_elements,
+    statements, subscripts, substitute, walk,
+)  # fmt: skip
+from loma.passes.device.segment_loops import Belongings, Item, Iteration, Refused
+
+# Elements that get their owner side by side: of a segment at least, and of all.
+_LEAST, _MOST = IntConst(32), IntConst(1 << 16)
+_ZERO, _ONE = IntConst(0), IntConst(1)
+
+
+def segments(function: Function) -> Function:
+    """The function with statements for such loops."""
+    return _Segments(function).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Owners:
+    """``owner[r]`` is one more than the number of the segment that has the element r of ``size``,
+    or 0; ``shared[()]`` is 0 if no element has two, and all are there. Segments begin at
+    ``first``."""
+
+    owner: Var
+    shared: Var
+    first: Expr
+    size: Expr
+
+    def of(self, element: Var) -> Expr:
+        return Index(self.owner, (b.binary("+", element, _ZERO),), INT)
+
+    def are_alone(self) -> Expr:
+        return Binary("==", Index(self.shared, (), INT), _ZERO, INT)
+
+
+class _Segments:
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._names = Names(names_of(function))
+        self._changed = written(function.body) | counters(function.body)
+        _, self._uses = declared_and_used(function.body)
+        self._declared = {
+            stmt.target.name
+            for stmt in statements(function.body)
+            if isinstance(stmt, Declare) and stmt.value is None
+        }
+        self._owners: dict[tuple[Expr, ...], _Owners] = {}  # of what does not change
+        self._before: list[Stmt] = []  # in front of the outermost statement
+        self._here: list[Stmt] = []  # in front of the loop at hand
+        self._moving: list[tuple[Expr, ...]] = []  # owners of what may change behind it
+        self._seen: set[str] = set()  # what the statements before mention
+        self._is_repeated = False
+
+    def run(self) -> Function:
+        out: list[Stmt] = []
+        for stmt in self._function.body:
+            new = self._block((stmt,))
+            out += [*self._before, *new]
+            self._before = []
+        return replace(self._function, body=tuple(out))
+
+    def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for stmt in body:
+            made = self._tried(stmt) if isinstance(stmt, For) else None
+            if made is None:
+                around, inside = self._is_repeated, isinstance(stmt, For | While)
+                self._is_repeated = around or inside
+                made = [map_blocks(stmt, self._block)]
+                self._is_repeated = around
+            if not isinstance(stmt, Declare) or stmt.value is not None:
+                self._seen |= mentioned_names((stmt,))
+            out += made
+        return tuple(out)
+
+    def _tried(self, loop: For) -> list[Stmt] | None:
+        before, owners = list(self._before), dict(self._owners)
+        self._here, self._moving = [], []
+        try:
+            made = self._side_by_side(loop)
+        except Refused:
+            self._before, self._owners = before, owners
+            return None
+        for key in self._moving:
+            del self._owners[key]
+        return [*self._here, *made]
+
+    def _side_by_side(self, loop: For) -> list[Stmt]:
+        """What a loop over segments does."""
+        _, inside = declared_and_used((loop,))
+        outside = {name for name, count in self._uses.items() if count > inside[name]}
+        iteration = Iteration(loop, outside)
+        items = iteration.items
+        lengths = [item.along.extent for item in items if item.along is not None]
+        own = Axis(loop.counter, loop.extent)
+        if not any(map(reads_elements, lengths)):
+            raise Refused
+        found = Belongings(own, items)
+        by_elements = [item for item in items if found.size(item) is not None]
+        self._check((loop.extent, *lengths, *map(found.first, by_elements)), written(loop.body))
+        if not by_elements:
+            return [self._by_segments(own, item, None) for item in items]
+        owners = {item.position: self._found(own, found, item) for item in by_elements}
+        every = next(iter(owners.values()))
+        if any(each.shared != every.shared for each in owners.values()):
+            raise Refused
+        out: list[Stmt] = []
+        before: set[str] = set()
+        for item in items:
+            if item.position in owners:
+                mine = owners[item.position]
+                out.append(self._over_elements(own, item, mine, self._is_blank(item, before)))
+            else:
+                out.append(self._by_segments(own, item, every))
+            before |= mentioned_names((item.stmt,))
+        rounds = Select(every.are_alone(), _ZERO, loop.extent, INT)
+        return [*out, replace(loop, extent=rounds, body=iteration.body)]
+
+    def _check(self, fixed: tuple[Expr, ...], changed: AbstractSet[str]) -> None:
+        """Places and lengths are the same whenever they are looked at."""
+        if any(not changed.isdisjoint(free_variables(expr)) for expr in fixed):
+            raise Refused
+
+    def _is_blank(self, item: Item, before: set[str]) -> bool:
+        """Whether the target is all zero, and the statement does not read it."""
+        name = item.target
+        read = (*subscripts(item.stmt.target), item.stmt.value)
+        return (
+            name in self._declared
+            and name not in self._seen | before
+            and not self._is_repeated
+            and not any(name in free_variables(expr) for expr in read)
+        )
+
+    # ---------------------------------------------------------------------------------- owners
+
+    def _found(self, own: Axis, found: Belongings, item: Item) -> _Owners:
+        """The owners of the elements that a statement runs over."""
+        size = found.size(item)
+        assert item.along is not None
+        assert size is not None
+        first, length = found.first(item), item.along.extent
+        same: dict[str, Expr] = {own.name: Var("@", INT)}
+        whole = (first, length, own.extent, size)
+        key = tuple(
+            sizes.simple_subscripts(substitute(sizes.simplify(expr), same)) for expr in whole
+        )
+        moves = any(not self._changed.isdisjoint(free_variables(expr) - {"@"}) for expr in key)
+        if key not in self._owners:
+            before = self._here if moves else self._before
+            self._owners[key] = self._made(own, first, length, size, before)
+            if moves:
+                self._moving.append(key)
+        return with_fields(self._owners[key], first=first)
+
+    def _made(
+        self, own: Axis, first: Expr, length: Expr, size: Expr, before: list[Stmt]
+    ) -> _Owners:
+        owner = Var(self._names.fresh("_owner"), TensorType((b.binary("+", size, _ONE),), "int"))
+        shared = Var(self._names.fresh("_shared"), TensorType((), "int"))
+        segment, lane, step, element = (
+            Var(self._names.fresh(wish), INT) for wish in ("_segment", "_lane", "_step", "_element")
+        )
+        new: dict[str, Expr] = {own.name: segment}
+        ranges = {segment.name: own.extent}
+        first, length = (shifted_places(substitute(e, new), ranges) for e in (first, length))
+        many = Builtin("max", (length, _ZERO), INT)
+        count = Builtin("max", (own.extent, _ONE), INT)
+        lanes = Var(self._names.fresh("_lanes"), INT)
+        side_by_side = Builtin("max", (b.binary("//", _MOST, count), _LEAST), INT)
+        steps = b.binary("//", b.binary("+", many, b.binary("-", lanes, _ONE)), lanes)
+        at = b.binary("+", b.binary("*", step, lanes), lane)
+        last = b.binary("-", length, _ONE)  # which several lanes name
+        place = b.binary("+", first, Builtin("min", (at, last), INT))
+        inside = b.every((Binary("<=", _ZERO, place, INT), Binary("<", place, size, INT)))
+        # What is not there is one more element, which does not count.
+        target = Index(owner, (Select(inside, place, size, INT),), INT)
+        every = Axis(segment.name, own.extent)
+        axes = (every, Axis(lane.name, lanes), Axis(step.name, steps))
+        total = Index(shared, (), INT)
+        found = _Owners(owner, shared, first, size)
+        has = Binary(">", found.of(element), _ZERO, INT)
+        less = Select(has, IntConst(-1), _ZERO, INT)
+        self._before += [Declare(owner, None), Declare(shared, None), Declare(lanes, side_by_side)]
+        before += [
+            Zero(owner),
+            _in_order(IndexAssign(target, "=", b.binary("+", segment, _ONE), axes, distinct=True)),
+            IndexAssign(total, "=", Reduce("sum", many, (every,), INT), ()),
+            IndexAssign(total, "+=", less, (Axis(element.name, size),)),
+        ]
+        return found
+
+    # ------------------------------------------------------------------------------ statements
+
+    def _by_segments(self, own: Axis, item: Item, owners: _Owners | None) -> IndexAssign:
+        """The statement for all segments, each of which has elements of its own; with ``owners`` if
+        no two of these have an element in common."""
+        stmt, along, value = item.stmt, item.along, item.stmt.value
+        if along is not None:
+            extent = along.extent
+            if owners is not None:
+                extent = Select(owners.are_alone(), extent, _ZERO, INT)
+            # It always holds here; but what is read under a condition need not be there, so that a
+            # tensor without elements is no error.
+            some = Binary(">", along.extent, _ZERO, INT)
+            value = b.select(some, value, _zero(value))
+            value = Reduce("sum", value, (Axis(along.name, extent),), value.type)
+        elif owners is not None:
+            other = stmt.target if stmt.op == "=" else _zero(value)
+            value = b.select(owners.are_alone(), value, other)
+        return _statement(stmt, stmt.element, value, own)
+
+    def _over_elements(self, own: Axis, item: Item, owners: _Owners, blank: bool) -> IndexAssign:
+        """The statement for all elements; ``blank``: what has no owner is zero."""
+        stmt, along = item.stmt, item.along
+        assert along is not None
+        element = Var(self._names.fresh("_element"), INT)
+        values: dict[str, Expr] = {own.name: b.binary("-", owners.of(element), _ONE)}
+        values[along.name] = b.binary("-", element, substitute(owners.first, values))
+        place = b.binary("+", owners.first, Var(along.name, INT))
+
+        def moved(expr: Expr) -> Expr:
+            return substitute(_exchanged(expr, place, along.name, element), values)
+
+        some = Binary(">", owners.of(element), _ZERO, INT)
+        holds = b.every((owners.are_alone(), some))
+        names = {own.name, along.name}
+
+        def subscript(old: Expr) -> Expr:
+            new = moved(old)
+            elsewhere = sizes.mentions(old, names) and new != element
+            return Select(holds, new, _ZERO, INT) if elsewhere else new
+
+        target = replace(stmt.element, subscripts=tuple(map(subscript, stmt.element.subscripts)))
+        value = moved(stmt.value)
+        other = _zero(value) if blank or stmt.op == "+=" else target
+        value = b.select(holds, value, other)
+        return _statement(stmt, target, value, Axis(element.name, owners.size))
+
+
+def _zero(value: Expr) -> Expr:
+    return _ZERO if value.type == INT else FloatConst(0.0)
+
+
+def _statement(stmt: IndexAssign, target: Index, value: Expr, axis: Axis) -> IndexAssign:
+    """A statement with another value, and one more axis."""
+    axes = (axis, *stmt.axes)
+    ranges = {each.name: each.extent for each in axes}
+    placed, value = shifted_places(target, ranges), shifted_places(value, ranges)
+    assert isinstance(placed, Index)
+    return _in_order(replace(stmt, target=placed, value=value, axes=axes))
+
+
+def _in_order(stmt: IndexAssign) -> IndexAssign:
+    """The statement with the axes of its target in the order in which they appear there."""
+    axes = {axis.name: axis for axis in stmt.axes}
+    names = [n.name for s in subscripts(stmt.target) for n in walk(s) if isinstance(n, Var)]
+    named = (axes[name] for name in names if name in axes)
+    return replace(stmt, axes=tuple(dict.fromkeys((*named, *stmt.axes))))
+
+
+def _exchanged(expr: Expr, place: Expr, along: str, element: Var) -> Expr:
+    """With the element for its place."""
+    if expr.type == INT and sizes.mentions(expr, {along}) and sizes.equal(expr, place):
+        return element
+    return map_children(expr, lambda child: _exchanged(child, place, along, element))

@@ -1,0 +1,263 @@
+"""Loops over segments whose places data say, side by side where no two of these meet: values and
+gradients, in the interpreter and on the shim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import shim
+import torch
+from torch import Tensor
+
+from loma import pipeline
+from loma.backends.interpreter import Interpreter
+from loma.core.verify import verify
+from loma.passes.device.numbers import on_device
+
+HEAD = "(x : In[Tensor[L, D]], start : In[IntTensor[B + 1]])"
+SUMS = f"""
+def sums{HEAD} -> Tensor[B, D]:
+    y : Tensor[B, D]
+    y[b, d] = sum(x[l, d] * x[l, d] for l in range(start[b + 0], start[b + 1]))
+    return y
+
+def totals{HEAD} -> Tensor[B, D]:
+    y : Tensor[B, D]
+    for b in range(B):
+        for l in range(start[b], start[b + 1]):
+            y[b, d] += x[l, d] * x[l, d]
+    return y
+"""
+SPREAD = f"""
+def shares{HEAD} -> Tensor[L, D]:
+    y : Tensor[L, D]
+    s : Tensor[B, D]
+    s[b, d] = sum(exp(x[l, d]) for l in range(start[b + 0], start[b + 1]))
+    for b in range(B):
+        for l in range(start[b], start[b + 1]):
+            y[l, d] = exp(x[l, d]) / s[b, d]
+    return y
+
+def several{HEAD} -> Tensor[L, D]:
+    y : Tensor[L, D]
+    t : Tensor[B, D]
+    for b in range(B):
+        a : float = 2.0 + b
+        t[b, d] = 0.5
+        for l in range(start[b], start[b + 1]):
+            y[l, d] += a * x[l, d]
+            t[b, d] += x[l, d]
+        for l in range(start[b], start[b + 1]):
+            y[l, d] = y[l, d] + t[b, d]
+    return y
+"""
+PLACES = """
+def places(x : In[Tensor[L]], at : In[IntTensor[L]], start : In[IntTensor[B + 1]],
+           scale : In[Tensor[B]]) -> Tensor[5]:
+    z : Tensor[5]
+    for b in range(B):
+        for l in range(start[b], start[b + 1]):
+            z[at[l]] += scale[b] * x[l]
+    return z
+
+def moving(x : In[Tensor[L, D]], length : In[IntTensor[B]]) -> Tensor[L, D]:
+    y : Tensor[L, D]
+    start : IntTensor[B]
+    for b in range(1, B):
+        start[b] = start[b - 1] + length[b - 1]
+    for b in range(B):
+        for l in range(start[b], start[b] + length[b]):
+            y[l, d] = x[l, d] * x[l, d] * b
+    return y
+"""
+# Segments one after the other, of which one is all there is, that meet, in another order with gaps,
+# of length 0 and less, none.
+STARTS = (
+    [0, 3, 3, 7, 20], [0, 20], [4, 9, 2, 20, 18, 20], [12, 15, 3, 5, 0, 2], [0, 0, 0], [5],
+)  # fmt: skip
+SIZES = ((20, 1), (20, 5), (20, 70))
+
+
+def _segments(start: list[int]) -> Iterator[range]:
+    for begin, end in pairwise(start):
+        yield range(begin, max(begin, end))
+
+
+def _sums(x: Tensor, start: list[int]) -> Tensor:
+    rows = [(x[list(rows)] ** 2).sum(0) for rows in _segments(start)]
+    return torch.stack(rows) if rows else x.new_zeros(0, x.shape[1])
+
+
+def _shares(x: Tensor, start: list[int]) -> Tensor:
+    """Where segments meet, an element has the value of the last one."""
+    y = torch.zeros_like(x)
+    for rows in map(list, _segments(start)):
+        y = y.index_put((torch.tensor(rows, dtype=torch.long),), x[rows].softmax(0))
+    return y
+
+
+def _several(x: Tensor, start: list[int]) -> Tensor:
+    y = list(torch.zeros_like(x))
+    for b, rows in enumerate(_segments(start)):
+        t = 0.5 + x[list(rows)].sum(0)
+        for row in rows:
+            y[row] = y[row] + (2.0 + b) * x[row]
+        for row in rows:
+            y[row] = y[row] + t
+    return torch.stack(y)
+
+
+PEERS: dict[str, Callable[[Tensor, list[int]], Tensor]] = {
+    "sums": _sums, "totals": _sums, "shares": _shares, "several": _several,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def module(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """On a GPU, or on the shim in its place."""
+    program = "\n".join((SUMS, SPREAD, PLACES))
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.getoption("--device") != "cpu":
+            patch.setenv("LOMA_CHECK", "sync")
+            yield oracle.compiled(program)
+            return
+        with shim.compiled(program) as found:
+            patch.setenv("LOMA_CHECK", "sync")
+            yield found
+
+
+@pytest.mark.parametrize("start", STARTS, ids=str)
+@pytest.mark.parametrize("name", PEERS)
+def test_values_and_gradients(module: Any, name: str, start: list[int]) -> None:
+    for shape in SIZES:
+        generator = torch.Generator().manual_seed(shape[1])
+        x = torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_()
+        expected = PEERS[name](x, start)
+        found = getattr(module, name)(x, torch.tensor(start))
+        torch.testing.assert_close(found, expected)
+        weight = torch.randn(expected.shape, dtype=torch.float64, generator=generator)
+        if not expected.requires_grad:
+            assert not expected.any()
+            continue
+        (wanted,) = torch.autograd.grad(expected, x, weight)
+        (gradient,) = torch.autograd.grad(found, x, weight)
+        torch.testing.assert_close(gradient, wanted)
+
+
+@pytest.mark.parametrize("start", STARTS, ids=str)
+def test_places_that_data_say(module: Any, start: list[int]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(20, dtype=torch.float64, generator=generator).requires_grad_()
+    scale = torch.randn(len(start) - 1, dtype=torch.float64, generator=generator).requires_grad_()
+    at = torch.randint(0, 5, (20,), generator=generator)
+    at[10:12] = -1  # in no segment but those that would be told of it
+    if any(row in rows for rows in _segments(start) for row in (10, 11)):
+        at[10:12] = 2
+    expected = torch.zeros(5, dtype=torch.float64)
+    for b, rows in enumerate(map(list, _segments(start))):
+        expected = expected.index_add(0, at[rows], scale[b] * x[rows])
+    found = module.places(x, at, torch.tensor(start), scale)
+    torch.testing.assert_close(found, expected)
+    if expected.requires_grad:
+        weight = torch.randn(5, dtype=torch.float64, generator=generator)
+        wanted = torch.autograd.grad(expected, (x, scale), weight)
+        torch.testing.assert_close(torch.autograd.grad(found, (x, scale), weight), wanted)
+
+
+def test_lengths_whose_sums_are_computed_before(module: Any) -> None:
+    x = torch.randn(9, 3, dtype=torch.float64, requires_grad=True)
+    length = torch.tensor([2, 0, 3, 4])
+    factor = torch.arange(4.0, dtype=torch.float64).repeat_interleave(length)[:, None]
+    found = module.moving(x, length)
+    torch.testing.assert_close(found, x * x * factor)
+    (gradient,) = torch.autograd.grad(found.sum(), x)
+    torch.testing.assert_close(gradient, 2.0 * x * factor)
+
+
+@pytest.mark.parametrize("start", [[0, 3, 21], [-1, 3, 4], [30, 31], [5, 5, 40]], ids=str)
+@pytest.mark.parametrize("name", ["totals", "several"])
+def test_what_is_not_there_is_told(module: Any, name: str, start: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"subscript 'l' of '.' .*outside dimension 0"):
+        getattr(module, name)(torch.zeros(20, 3, dtype=torch.float64), torch.tensor(start))
+
+
+def test_without_elements_segments_or_columns(module: Any) -> None:
+    for shape, start in (((0, 3), [0, 0]), ((4, 3), [0]), ((4, 0), [0, 2, 4]), ((0, 0), [0])):
+        x = torch.zeros(shape, dtype=torch.float64)
+        assert module.totals(x, torch.tensor(start)).shape == (len(start) - 1, shape[1])
+        assert module.several(x, torch.tensor(start)).shape == shape
+
+
+@pytest.mark.parametrize("name", ["sums", "several"])
+def test_results_are_the_same_each_time(module: Any, name: str) -> None:
+    x = torch.randn(20, 70, dtype=torch.float64, requires_grad=True)
+    for start in STARTS[:4]:
+        at = torch.tensor(start)
+        gradients = []
+        for _ in range(3):
+            value = getattr(module, name)(x, at)
+            gradients.append(torch.autograd.grad(value, x, torch.ones_like(value))[0])
+        assert torch.equal(gradients[0], gradients[1])
+        assert torch.equal(gradients[0], gradients[2])
+
+
+@pytest.mark.parametrize("start", STARTS, ids=str)
+def test_in_the_interpreter(start: list[int]) -> None:
+    final = pipeline.program("\n".join((SUMS, SPREAD)), every=True)
+    new = on_device(final.module)
+    verify(new)
+    both = Interpreter(final.module), Interpreter(new)
+    generator = np.random.default_rng(0)
+    x, at = generator.normal(size=(20, 5)), np.array(start)
+    for name in PEERS:
+        (old,), (found,) = (each.call(name, x, at) for each in both)
+        np.testing.assert_allclose(found, old, rtol=1e-12)
+    weight = generator.normal(size=(len(start) - 1, 5))
+    for name in ("sums", "totals"):
+        given = [x, at, weight, 1]
+        (old,), (found,) = (each.call(f"{name}__backward", *given) for each in both)
+        np.testing.assert_allclose(found, old, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "many"),
+    [("sums__backward", 1), ("totals", 0), ("totals__backward", 1), ("shares", 1), ("several", 2)],
+)
+def test_which_loops_are_left(name: str, many: int) -> None:
+    """What runs over elements, and that the host waits for nothing."""
+    text = pipeline.stage_text("\n".join((SUMS, SPREAD)), "kernels", name, device="cuda")
+    statements = [line for line in text.splitlines() if "_owner[_element" in line and "= " in line]
+    over = [line for line in statements if "a kernel over _element" in line]
+    assert len(over) == many
+    lines = text.splitlines()
+    loops = [k for k, line in enumerate(lines) if line.strip().startswith("for b in")]
+    assert all("parallel d" in lines[k - 1] for k in loops)
+    schedule = pipeline.stage_text("\n".join((SUMS, SPREAD)), "schedule", name, device="cuda")
+    assert "otherwise" not in schedule
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "y[l, d] += x[l, d] * y[0, d]",  # reads another segment's element
+        "y[l, d] += s[b, d]\n            s[b, d] += x[l, d]",  # and what the rounds before made
+        "y[l + b, d] = x[l, d]",  # goes elsewhere than the segment's elements
+    ],
+    ids=["others", "running", "places"],
+)
+def test_what_stays_a_loop(inside: str) -> None:
+    text = f"""
+def f{HEAD} -> Tensor[L, D]:
+    y : Tensor[L, D]
+    s : Tensor[B, D]
+    for b in range(B):
+        for l in range(start[b], start[b + 1]):
+            {inside}
+    return y
+"""
+    assert "_owner" not in pipeline.stage_text(text, "kernels", "f", device="cuda")
