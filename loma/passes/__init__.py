@@ -11,6 +11,7 @@ from loma.passes.canonical import distribution as distribution
 from loma.passes.canonical import gathering as gathering
 from loma.passes.canonical import rounds as rounds
 from loma.passes.canonical import temporaries as temporaries
+from loma.passes.common_sums import common_sums as common_sums
 from loma.passes.dead_code import dead_code as dead_code
 from loma.passes.first_write import first_write as first_write
 from loma.passes.interleaving import interleaving as interleaving
@@ -25,7 +26,7 @@ def optimise(module: Module) -> Module:
     """All passes, in order."""
     module = overwritten(zeroing(canonical_form(module, every=True)))
     if "reuse" in config.optimisations():
-        module = reuse(module)
+        module = common_sums(reuse(module))
     if "additions" in config.optimisations():
         module = additions(module)
         if "temporaries" in config.optimisations():  # adjoints that have one statement now
