@@ -27,8 +27,8 @@ from loma.core import builder as b, sizes
 from loma.core.axes import shifted_places
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    INT, Axis, Binary, Builtin, Declare, Expr, FloatConst, For, Function, Index, IndexAssign,
-    IntConst, Reduce, Select, Stmt, TensorType, Var, While, Zero, replace,
+    INT, Axis, Binary, Builtin, Declare, Element, Expr, FloatConst, For, Function, Index,
+    IndexAssign, IntConst, Reduce, Select, Stmt, TensorType, Var, While, Zero, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
@@ -141,7 +141,7 @@ class _Segments:
         for item in items:
             if item.position in owners:
                 mine = owners[item.position]
-                out.append(self._over_elements(own, item, mine, self._is_blank(item, before)))
+                out += self._over_elements(own, item, mine, self._is_blank(item, before))
             else:
                 out.append(self._by_segments(own, item, every))
             before |= mentioned_names((item.stmt,))
@@ -242,7 +242,7 @@ class _Segments:
             value = b.select(owners.are_alone(), value, other)
         return _statement(stmt, stmt.element, value, own)
 
-    def _over_elements(self, own: Axis, item: Item, owners: _Owners, blank: bool) -> IndexAssign:
+    def _over_elements(self, own: Axis, item: Item, owners: _Owners, blank: bool) -> list[Stmt]:
         """The statement for all elements; ``blank``: what has no owner is zero."""
         stmt, along = item.stmt, item.along
         assert along is not None
@@ -254,8 +254,10 @@ class _Segments:
         def moved(expr: Expr) -> Expr:
             return substitute(_exchanged(expr, place, along.name, element), values)
 
-        some = Binary(">", owners.of(element), _ZERO, INT)
-        holds = b.every((owners.are_alone(), some))
+        number = owners.of(element)
+        # That no number is larger holds anyway; so nothing that segments have is looked for.
+        some = (Binary(">", number, _ZERO, INT), Binary("<=", number, own.extent, INT))
+        holds = b.every((owners.are_alone(), *some))
         names = {own.name, along.name}
 
         def subscript(old: Expr) -> Expr:
@@ -264,10 +266,32 @@ class _Segments:
             return Select(holds, new, _ZERO, INT) if elsewhere else new
 
         target = replace(stmt.element, subscripts=tuple(map(subscript, stmt.element.subscripts)))
+        blank = blank or stmt.op == "+="
+        every = Axis(element.name, owners.size)
+        if blank and not sizes.mentions(stmt.value, {along.name}):
+            before, value = self._with_none(own, stmt, Select(holds, number, _ZERO, INT))
+            return [*before, _statement(stmt, target, value, every)]
         value = moved(stmt.value)
-        other = _zero(value) if blank or stmt.op == "+=" else target
-        value = b.select(holds, value, other)
-        return _statement(stmt, target, value, Axis(element.name, owners.size))
+        value = b.select(holds, value, _zero(value) if blank else target)
+        return [_statement(stmt, target, value, every)]
+
+    def _with_none(self, own: Axis, stmt: IndexAssign, number: Expr) -> tuple[list[Stmt], Expr]:
+        """What elements of a segment of that number have, the first one being 1, and those of none
+        zero, read from a tensor without a condition: four neighbours are one read then."""
+        k = Var(self._names.fresh("_segment"), INT)
+        dims = (b.binary("+", own.extent, _ONE), *(axis.extent for axis in stmt.axes))
+        element: Element = "int" if stmt.value.type == INT else "float"
+        table = Var(self._names.fresh("_of_segment"), TensorType(dims, element))
+        self._before.append(Declare(table, None))
+        values: dict[str, Expr] = {own.name: b.binary("-", k, _ONE)}
+        value = substitute(stmt.value, values)
+        value = b.select(Binary(">", k, _ZERO, INT), value, _zero(value))
+        places = tuple(Var(axis.name, INT) for axis in stmt.axes)
+        axes = (Axis(k.name, dims[0]), *stmt.axes)
+        made = IndexAssign(Index(table, (k, *places), stmt.value.type), "=", value, axes, stmt.span)
+        ranges = {axis.name: axis.extent for axis in axes}
+        made = replace(made, value=shifted_places(made.value, ranges))
+        return [made], Index(table, (number, *places), stmt.value.type)
 
 
 def _zero(value: Expr) -> Expr:
