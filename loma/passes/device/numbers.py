@@ -33,6 +33,7 @@ from loma.core.walk import (
 from loma.passes.device.biases import added_later
 from loma.passes.device.copies import early, without_copies
 from loma.passes.device.expressions import FLAG, NUMBER, Expressions, moved
+from loma.passes.device.ranges import looked_at_before
 from loma.passes.device.segments import segments
 from loma.passes.first_write import first_writes
 
@@ -42,7 +43,9 @@ def on_device(module: Module) -> Module:
     functions = {function.name: function for function in module.functions}
 
     def changed(function: Function) -> Function:
-        own = _with_own_values(added_later(segments(function), functions), functions)
+        own = _with_own_values(
+            added_later(looked_at_before(segments(function)), functions), functions
+        )
         own = replace(own, body=numbered(own.body))
         new = without_copies(_Rewriting(own, functions).function())
         return replace(new, body=early(first_writes(new.body)))

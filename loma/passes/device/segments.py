@@ -78,6 +78,7 @@ class _Segments:
         }
         self._owners: dict[tuple[Expr, ...], _Owners] = {}  # of what does not change
         self._before: list[Stmt] = []  # in front of the outermost statement
+        self._inside: frozenset[str] = frozenset()  # what that changes
         self._here: list[Stmt] = []  # in front of the loop at hand
         self._moving: list[tuple[Expr, ...]] = []  # owners of what may change behind it
         self._seen: set[str] = set()  # what the statements before mention
@@ -86,6 +87,7 @@ class _Segments:
     def run(self) -> Function:
         out: list[Stmt] = []
         for stmt in self._function.body:
+            self._inside = frozenset(written((stmt,)) | counters((stmt,)))
             new = self._block((stmt,))
             out += [*self._before, *new]
             self._before = []
@@ -232,10 +234,6 @@ class _Segments:
             extent = along.extent
             if owners is not None:
                 extent = Select(owners.are_alone(), extent, _ZERO, INT)
-            # It always holds here; but what is read under a condition need not be there, so that a
-            # tensor without elements is no error.
-            some = Binary(">", along.extent, _ZERO, INT)
-            value = b.select(some, value, _zero(value))
             value = Reduce("sum", value, (Axis(along.name, extent),), value.type)
         elif owners is not None:
             other = stmt.target if stmt.op == "=" else _zero(value)
@@ -282,7 +280,6 @@ class _Segments:
         dims = (b.binary("+", own.extent, _ONE), *(axis.extent for axis in stmt.axes))
         element: Element = "int" if stmt.value.type == INT else "float"
         table = Var(self._names.fresh("_of_segment"), TensorType(dims, element))
-        self._before.append(Declare(table, None))
         values: dict[str, Expr] = {own.name: b.binary("-", k, _ONE)}
         value = substitute(stmt.value, values)
         value = b.select(Binary(">", k, _ZERO, INT), value, _zero(value))
@@ -291,6 +288,11 @@ class _Segments:
         made = IndexAssign(Index(table, (k, *places), stmt.value.type), "=", value, axes, stmt.span)
         ranges = {axis.name: axis.extent for axis in axes}
         made = replace(made, value=shifted_places(made.value, ranges))
+        if self._inside.isdisjoint(free_variables(made.value)):
+            # Not beside what reads it, as the two would be one kernel of blocks of columns.
+            self._before[:0] = [Declare(table, None), made]
+            return [], Index(table, (number, *places), stmt.value.type)
+        self._before.append(Declare(table, None))
         return [made], Index(table, (number, *places), stmt.value.type)
 
 
