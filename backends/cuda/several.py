@@ -16,6 +16,7 @@ from loma.core.ir import (
     Binary, Builtin, Expr, FloatType, Index, IntConst, IntType, TensorType, Unary, Var,
 )  # fmt: skip
 from loma.core.walk import free_variables
+from loma.passes.device.epilogues import FUNCTIONS
 
 _SEVERAL = 4  # in most cases: the host takes another number where that is no divisor
 _PRODUCT = 4  # of a power that is one
@@ -151,6 +152,8 @@ def _computed(expr: Expr, depends: set[str]) -> bool:
         case Binary("**", base, IntConst(power), FloatType()) if 0 < power <= _PRODUCT:
             return _computed(base, depends)
         case Unary("-", operand):
+            return _computed(operand, depends)
+        case Builtin(name, (operand,), FloatType()) if name in FUNCTIONS:
             return _computed(operand, depends)
         case _:
             return False

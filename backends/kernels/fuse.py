@@ -37,6 +37,7 @@ from loma.core.sizes import size_variables
 from loma.core.walk import numbered
 from loma.passes.canonical.costly import costly_once
 from loma.passes.canonical.recurrences.scans import scans
+from loma.passes.device.epilogues import epilogues
 from loma.passes.first_write import first_writes
 from loma.passes.peeling import peeled
 
@@ -64,7 +65,7 @@ def fuse(
     if not flat:
         function = with_eager_choices(function)
     if flat:  # sweeps know scores by products that stand alone
-        return steps(counted(function))
+        return steps(epilogues(counted(function), lambda stmt: library(stmt) is not None))
     function = with_starts(counted(function, few=True), library, Names(names_of(function)))
     whole, many = without_diagonals(function)
     if many and _whole(found := steps(whole)) >= many:

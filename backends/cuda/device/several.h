@@ -130,6 +130,11 @@ inline auto power(const Numbers<number, n, m>& x) {
   return numbers<n, m>([&](int i, int j) { return power<exponent, number>(x.at(i, j)); });
 }
 
+template <typename Function, typename number, int n, int m>
+inline auto each(const Function& function, const Numbers<number, n, m>& x) {
+  return numbers<n, m>([&](int i, int j) { return function(x.at(i, j)); });
+}
+
 // Where a sum is one of several, so is what is added.
 template <typename number, typename A, typename B, int n, int m>
 inline auto fma(const A& a, const B& b, const Numbers<number, n, m>& c) {
@@ -277,3 +282,18 @@ inline void several_at_once(const Grid& grid, int64_t extent, int64_t beside, co
 }
 
 }  // namespace loma
+
+// Functions of several numbers, by the names that a statement's text has for those of one.
+namespace std {
+#define LOMA_OF_NUMBERS(name)                                          \
+  template <typename number, int n, int m>                             \
+  inline auto name(const loma::Numbers<number, n, m>& values) {        \
+    return loma::each([](number x) { return std::name(x); }, values); \
+  }
+LOMA_OF_NUMBERS(sqrt)
+LOMA_OF_NUMBERS(exp)
+LOMA_OF_NUMBERS(log)
+LOMA_OF_NUMBERS(abs)
+LOMA_OF_NUMBERS(tanh)
+#undef LOMA_OF_NUMBERS
+}  // namespace std
