@@ -24,14 +24,15 @@ from loma.backends.schedule.ir import (
     GROUPS, GROUPS_BESIDE, PARTS, QUOTIENT, SEVERAL, SEVERAL_BESIDE, Accumulator, AllReduce, If,
     InPlace, Kind, Let, Loop as LoopNode, Node, Parallel, Store, Team, builtin,
 )  # fmt: skip
+from loma.backends.schedule.marks import unmarked
 from loma.backends.schedule.walk import map_blocks, map_expressions, mentioned, nodes
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.ir import (
-    INT, POSITIONS, Axis, Binary, Element, Expr, Index, IndexAssign, IntConst, Reduce, Stmt,
-    TensorType, Var,
+    INT, POSITIONS, Axis, Binary, Builtin, Element, Expr, Index, IndexAssign, IntConst, Reduce,
+    Stmt, TensorType, Var,
 )  # fmt: skip
-from loma.core.walk import free_variables, reduced_axes, substitute
+from loma.core.walk import free_variables, reads_elements, reduced_axes, substitute
 
 _SHORT = 32  # values of an axis that are too few for a team
 _ZERO = IntConst(0)
@@ -162,7 +163,25 @@ class _Nest(StatementNest):
         splits = self._splits and self.context.kernel is None
         splits = splits and not any(kind in POSITIONS for _, kind in self._shared)
         around = self._around if splits else None
-        return Team(longest(self, axis.extent), across, splits, around=around)
+        return Team(self._steps(axis, flat), across, splits, around=around)
+
+    def _steps(self, axis: Axis, flat: list[Loop]) -> Expr:
+        """How many values the axis has in most iterations: where data say it, as many as if these
+        had shares of a dimension that is read along it."""
+        steps = longest(self, axis.extent)
+        if not reads_elements(axis.extent):
+            return steps
+        told = [loop for loop in flat if sizes.mentions(axis.extent, set(loop.parts))]
+        many = Builtin(
+            "max", (sizes.product(tuple(loop.axis.extent for loop in told)), IntConst(1)), INT
+        )
+        for subscript in (s for access in self.accesses.values() for s in access.subscripts):
+            first = sizes.arith("-", unmarked(subscript.expr), Var(axis.name, INT))
+            along = sizes.mentions(subscript.expr, {axis.name})
+            if along and not sizes.mentions(first, {axis.name}):
+                share = Binary("//", subscript.size, many, INT)
+                return Builtin("max", (steps, share), INT)
+        return steps
 
     def _longest(self, axes: Sequence[Axis], body: Expr) -> Axis:
         """The axis of a reduction that is shared: that along which operands lie, unless it is

@@ -37,8 +37,8 @@ from loma.core.walk import (
 )  # fmt: skip
 from loma.passes.device.segment_loops import Belongings, Item, Iteration, Refused
 
-# Elements that get their owner side by side: of a segment at least, and of all.
-_LEAST, _MOST = IntConst(32), IntConst(1 << 16)
+# Elements that get their owner side by side: of one of many segments, and of all.
+_FEW, _MANY = IntConst(32), IntConst(1 << 16)
 _ZERO, _ONE = IntConst(0), IntConst(1)
 
 
@@ -201,7 +201,9 @@ class _Segments:
         many = Builtin("max", (length, _ZERO), INT)
         count = Builtin("max", (own.extent, _ONE), INT)
         lanes = Var(self._names.fresh("_lanes"), INT)
-        side_by_side = Builtin("max", (b.binary("//", _MOST, count), _LEAST), INT)
+        usual = Builtin("max", (b.binary("//", size, count), _ONE), INT)
+        some = Builtin("min", (usual, _FEW), INT)
+        side_by_side = Builtin("max", (b.binary("//", _MANY, count), some), INT)
         steps = b.binary("//", b.binary("+", many, b.binary("-", lanes, _ONE)), lanes)
         at = b.binary("+", b.binary("*", step, lanes), lane)
         last = b.binary("-", length, _ONE)  # which several lanes name

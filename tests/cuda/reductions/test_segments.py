@@ -150,6 +150,17 @@ def test_values_and_gradients(module: Any, name: str, start: list[int]) -> None:
         torch.testing.assert_close(gradient, wanted)
 
 
+@pytest.mark.parametrize("start", [[0, 69000, 70000], [0, 70000], [0, 3, 69000, 3, 70000]], ids=str)
+def test_long_segments(module: Any, start: list[int]) -> None:
+    """Blocks share one segment."""
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(70000, 2, dtype=torch.float64, generator=generator)
+    for name in ("sums", "totals"):
+        found = getattr(module, name)(x, torch.tensor(start))
+        torch.testing.assert_close(found, _sums(x, start))
+        assert torch.equal(found, getattr(module, name)(x, torch.tensor(start)))
+
+
 @pytest.mark.parametrize("start", STARTS, ids=str)
 def test_places_that_data_say(module: Any, start: list[int]) -> None:
     generator = torch.Generator().manual_seed(1)
