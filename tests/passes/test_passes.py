@@ -56,6 +56,7 @@ PASSES: Mapping[str, Change] = {
     "zeroing": passes.zeroing,
     "overwritten": passes.overwritten,
     "reuse": passes.reuse,
+    "common_sums": passes.common_sums,
     "additions": passes.additions,
     "interleaving": passes.interleaving,
     "dead_code": passes.dead_code,

@@ -210,3 +210,40 @@ def test_a_statement_may_read_the_element_that_it_writes() -> None:
     body = "y[i, j] = exp(x[i, j])\ny[i, j] += exp(x[i, j]) * x[i, j]"
     module = verified(passes.reuse)(parse(program(X, "N, M", body)))
     assert print_function(module.function("f")).count("exp(") == 1
+
+
+NORM = """
+def f(x : In[Tensor[N, M]], w : In[Tensor[M]], b : In[Tensor[M]]) -> Tensor[N, M]:
+    m : Tensor[M]
+    v : Tensor[M]
+    y : Tensor[N, M]
+    m[c] = sum(x[i, c] for i in N) / N
+    v[c] = sum((x[i, c] - m[c]) ** 2 for i in N) / N
+    y[i, c] = (x[i, c] - m[c]) / sqrt(v[c] + 1e-5) * w[c] + b[c]
+    return y
+"""
+
+
+def test_sums_of_several_adjoints_are_made_once() -> None:
+    """The gradients of ``w`` and ``b`` are sums that the gradient of ``x`` is made of."""
+    module = pipeline.program(NORM).module
+    text = print_function(module.function("f__backward"))
+    assert text.count("sum(") == 3
+    assert text.count("sum(_d_result[i, c] for i in N)") == 1
+    without = pipeline.program(NORM.replace("* w[c] + b[c]", "* w[c]")).module
+    text = print_function(without.function("f__backward"))
+    assert text.count("sum(") == 3
+    assert "if _need_x or _need_w:" in text
+
+
+@pytest.mark.parametrize("wanted", [(0, 1, 2), (0,), (1,), (2,), (0, 2), (1, 2)], ids=str)
+def test_sums_of_those_adjoints_that_are_wanted(wanted: tuple[int, ...]) -> None:
+    function = loma.compile(NORM).f
+    args = [torch.randn(7, 5), torch.randn(5), torch.randn(5)]
+    for k in wanted:
+        args[k].requires_grad_()
+    inputs = [args[k] for k in wanted]
+    expected = torch.nn.functional.batch_norm(args[0], None, None, *args[1:], training=True)
+    weight = torch.randn(7, 5)
+    found = torch.autograd.grad(function(*args), inputs, weight)
+    torch.testing.assert_close(found, torch.autograd.grad(expected, inputs, weight))
