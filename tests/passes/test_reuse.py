@@ -239,11 +239,11 @@ def test_sums_of_several_adjoints_are_made_once() -> None:
 @pytest.mark.parametrize("wanted", [(0, 1, 2), (0,), (1,), (2,), (0, 2), (1, 2)], ids=str)
 def test_sums_of_those_adjoints_that_are_wanted(wanted: tuple[int, ...]) -> None:
     function = loma.compile(NORM).f
-    args = [torch.randn(7, 5), torch.randn(5), torch.randn(5)]
+    x, w, b = args = torch.randn(7, 5), torch.randn(5), torch.randn(5)
     for k in wanted:
         args[k].requires_grad_()
     inputs = [args[k] for k in wanted]
-    expected = torch.nn.functional.batch_norm(args[0], None, None, *args[1:], training=True)
+    expected = torch.nn.functional.batch_norm(x, None, None, w, b, training=True)
     weight = torch.randn(7, 5)
     found = torch.autograd.grad(function(*args), inputs, weight)
     torch.testing.assert_close(found, torch.autograd.grad(expected, inputs, weight))

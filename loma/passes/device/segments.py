@@ -20,21 +20,25 @@ loops of these alone need no owners.
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterator, Mapping, Set as AbstractSet
 from dataclasses import dataclass, replace as with_fields
 
 from loma.core import builder as b, sizes
 from loma.core.axes import shifted_places
+from loma.core.builtins import BUILTINS
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    INT, Axis, Binary, Builtin, Declare, Element, Expr, FloatConst, For, Function, Index,
-    IndexAssign, IntConst, Reduce, Select, Stmt, TensorType, Var, While, Zero, replace,
+    FLOAT, INT, Axis, Binary, Builtin, Declare, Element, Expr, FloatConst, For, Function, Index,
+    IndexAssign, IntConst, NoDiff, Reduce, Select, Stmt, TensorType, Unary, Var, While, Zero,
+    replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
-    declared_and_used, free_variables, map_blocks, map_children, mentioned_names, reads_elements,
+    children, declared_and_used, free_variables, map_blocks, map_children, mentioned_names,
+    reads_elements,
     statements, subscripts, substitute, walk,
 )  # fmt: skip
+from loma.errors.spans import Span
 from loma.passes.device.segment_loops import Belongings, Item, Iteration, Refused
 
 # Elements that get their owner side by side: of one of many segments, and of all.
@@ -268,34 +272,99 @@ class _Segments:
         target = replace(stmt.element, subscripts=tuple(map(subscript, stmt.element.subscripts)))
         blank = blank or stmt.op == "+="
         every = Axis(element.name, owners.size)
+        before: list[Stmt] = []
+        chosen = Select(holds, number, _ZERO, INT)
+
+        def read(part: Expr) -> Expr:
+            """What a segment has, read from a table."""
+            places = tuple(axis for axis in stmt.axes if axis.name in free_variables(part))
+            made, table = self._with_none(own, part, places, stmt.span)
+            before.extend(made)
+            return Index(table, (chosen, *(Var(axis.name, INT) for axis in places)), part.type)
+
         if blank and not sizes.mentions(stmt.value, {along.name}):
-            before, value = self._with_none(own, stmt, Select(holds, number, _ZERO, INT))
+            value = read(stmt.value)
             return [*before, _statement(stmt, target, value, every)]
         value = moved(stmt.value)
+        extents = {axis.name: axis.extent for axis in (*stmt.axes, every)}
+        parts = dict.fromkeys(_of_segments(stmt.value, own.name, along.name))
+        there = set(walk(value))
+        known = {new: part for part in parts if (new := moved(part)) in there}
+        if blank and _is_there(value, extents, known):
+            value = _with_tables(value, {old: read(part) for old, part in known.items()})
+            return [*before, _statement(stmt, target, _taken(holds, value), every)]
         value = b.select(holds, value, _zero(value) if blank else target)
         return [_statement(stmt, target, value, every)]
 
-    def _with_none(self, own: Axis, stmt: IndexAssign, number: Expr) -> tuple[list[Stmt], Expr]:
-        """What elements of a segment of that number have, the first one being 1, and those of none
-        zero, read from a tensor without a condition: four neighbours are one read then."""
+    def _with_none(
+        self, own: Axis, part: Expr, axes: tuple[Axis, ...], span: Span
+    ) -> tuple[list[Stmt], Var]:
+        """What a segment has, in a table, of which the first row is that of none and zero: what
+        elements read of it needs no condition, so that four neighbours are one read."""
         k = Var(self._names.fresh("_segment"), INT)
-        dims = (b.binary("+", own.extent, _ONE), *(axis.extent for axis in stmt.axes))
-        element: Element = "int" if stmt.value.type == INT else "float"
+        dims = (b.binary("+", own.extent, _ONE), *(axis.extent for axis in axes))
+        element: Element = "int" if part.type == INT else "float"
         table = Var(self._names.fresh("_of_segment"), TensorType(dims, element))
         values: dict[str, Expr] = {own.name: b.binary("-", k, _ONE)}
-        value = substitute(stmt.value, values)
+        value = substitute(part, values)
         value = b.select(Binary(">", k, _ZERO, INT), value, _zero(value))
-        places = tuple(Var(axis.name, INT) for axis in stmt.axes)
-        axes = (Axis(k.name, dims[0]), *stmt.axes)
-        made = IndexAssign(Index(table, (k, *places), stmt.value.type), "=", value, axes, stmt.span)
-        ranges = {axis.name: axis.extent for axis in axes}
-        made = replace(made, value=shifted_places(made.value, ranges))
-        if self._inside.isdisjoint(free_variables(made.value)):
+        places = tuple(Var(axis.name, INT) for axis in axes)
+        every = (Axis(k.name, dims[0]), *axes)
+        ranges = {axis.name: axis.extent for axis in every}
+        value = shifted_places(value, ranges)
+        made = IndexAssign(Index(table, (k, *places), part.type), "=", value, every, span)
+        if self._inside.isdisjoint(free_variables(value)):
             # Not beside what reads it, as the two would be one kernel of blocks of columns.
             self._before[:0] = [Declare(table, None), made]
-            return [], Index(table, (number, *places), stmt.value.type)
+            return [], table
         self._before.append(Declare(table, None))
-        return [made], Index(table, (number, *places), stmt.value.type)
+        return [made], table
+
+
+def _of_segments(value: Expr, own: str, along: str) -> Iterator[Index]:
+    """The elements that a value reads of what segments have."""
+    match value:
+        case Reduce():
+            return
+        case Index() if sizes.mentions(value, {own}) and not sizes.mentions(value, {along}):
+            yield value
+        case _:
+            for child in children(value):
+                yield from _of_segments(child, own, along)
+
+
+def _is_there(value: Expr, extents: Mapping[str, Expr], known: Collection[Expr]) -> bool:
+    """Whether a value can be computed for any element, wherever it is: what it reads exists."""
+    match value:
+        case _ if value in known:
+            return value.type == FLOAT
+        case Index(base, places):
+            dims = sizes.dims_of(base) if isinstance(base.type, TensorType) else ()
+            return len(dims) == len(places) and all(
+                isinstance(place, Var) and sizes.equal(extents.get(place.name, _ZERO), dim)
+                for place, dim in zip(places, dims, strict=True)
+            )
+        case FloatConst():
+            return True
+        case Var(type=type_) | NoDiff(type=type_):
+            return type_ == FLOAT
+        case Binary(type=type_) | Unary(type=type_) | Select(type=type_) if type_ == FLOAT:
+            return all(_is_there(child, extents, known) for child in children(value))
+        case Builtin(name, type=type_) if type_ == FLOAT and not BUILTINS[name].rounds:
+            return all(_is_there(child, extents, known) for child in children(value))
+        case _:
+            return False
+
+
+def _with_tables(value: Expr, tables: Mapping[Expr, Expr]) -> Expr:
+    if value in tables:
+        return tables[value]
+    return map_children(value, lambda child: _with_tables(child, tables))
+
+
+def _taken(holds: Expr, value: Expr) -> Expr:
+    """The value or zero, of numbers that are both there."""
+    return Select(holds, value, _zero(value), value.type, eager=True)
 
 
 def _zero(value: Expr) -> Expr:
