@@ -110,7 +110,7 @@ DERIVATIVES: dict[str, Partial] = {
     ),
     "relu": b.select(b.binary("<=", _call("relu", X), _ZERO), _ZERO, _ONE),  # 1 also at NaN
     "sqrt": Singular(  # 1 / (2 sqrt(x)), and 0 at 0
-        b.select(b.binary("!=", X, _ZERO), _div(b.flt(0.5), _call("sqrt", X)), _ZERO)
+        b.select(b.binary("!=", _call("sqrt", X), _ZERO), _div(b.flt(0.5), _call("sqrt", X)), _ZERO)
     ),
     "rsqrt": Singular(_div(b.mul(b.flt(-0.5), _call("rsqrt", X)), X)),
     "exp": Singular(_call("exp", X)),

@@ -41,7 +41,7 @@ def epilogues(function: Function, library: Library) -> Function:
             stmt = map_blocks(stmt, block)
             before = next((k for k in reversed(range(len(out))) if not _declares(out[k])), None)
             if before is not None and (both := _both(out[before], stmt, local, library, names)):
-                out[before] = both
+                out[before:] = [*out[before + 1 :], both]  # behind declarations
             else:
                 out.append(stmt)
         return tuple(out)

@@ -15,8 +15,8 @@ from loma import pipeline
 PROGRAM = """
 def distances(a : In[Tensor[N, D]], b : In[Tensor[M, D]]) -> Tensor[N, M]:
     s : Tensor[N, M]
-    y : Tensor[N, M]
     s[i, j] += (a[i, d] - b[j, d]) ** 2
+    y : Tensor[N, M]
     y[i, j] = sqrt(s[i, j])
     return y
 
