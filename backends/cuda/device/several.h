@@ -292,8 +292,5 @@ namespace std {
   }
 LOMA_OF_NUMBERS(sqrt)
 LOMA_OF_NUMBERS(exp)
-LOMA_OF_NUMBERS(log)
-LOMA_OF_NUMBERS(abs)
-LOMA_OF_NUMBERS(tanh)
 #undef LOMA_OF_NUMBERS
 }  // namespace std

@@ -23,7 +23,7 @@ from loma.core.walk import (
     children, declared_and_used, exchanged, free_variables, map_blocks, root, substitute, walk,
 )  # fmt: skip
 
-FUNCTIONS = ("sqrt", "exp", "log", "abs", "tanh")  # those of several numbers
+FUNCTIONS = ("sqrt", "exp")  # those of several numbers
 
 Library = Callable[[IndexAssign], bool]
 

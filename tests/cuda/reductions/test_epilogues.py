@@ -22,7 +22,7 @@ def distances(a : In[Tensor[N, D]], b : In[Tensor[M, D]]) -> Tensor[N, M]:
 
 def gaussian(a : In[Tensor[N, D]], b : In[Tensor[M, D]], c : In[Tensor[M]]) -> Tensor[M, N]:
     y : Tensor[M, N]
-    y[j, i] = exp(-0.5 * sum(abs(a[i, d] - b[j, d]) for d in D)) * c[j]
+    y[j, i] = exp(-0.5 * sum((a[i, d] - b[j, d]) ** 2 for d in D)) * c[j]
     return y
 
 def product(a : In[Tensor[N, D]], b : In[Tensor[M, D]]) -> Tensor[N, M]:
@@ -65,7 +65,7 @@ def test_values(module: Any, size: tuple[int, int, int], dtype: torch.dtype) -> 
     c = torch.randn(m, dtype=dtype, generator=generator)
     apart = a[:, None] - b[None]
     torch.testing.assert_close(module.distances(a, b), apart.norm(dim=2))
-    weights = torch.exp(-0.5 * apart.abs().sum(2)) * c
+    weights = torch.exp(-0.5 * apart.square().sum(2)) * c
     torch.testing.assert_close(module.gaussian(a, b, c), weights.T)
     torch.testing.assert_close(module.twice(a, b)[0], apart.norm(dim=2))
 
