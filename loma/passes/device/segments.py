@@ -138,6 +138,10 @@ class _Segments:
         self._check((loop.extent, *lengths, *map(found.first, by_elements)), written(loop.body))
         if not by_elements:
             return [self._by_segments(own, item, None) for item in items]
+        # What is declared in front of everything has these sizes.
+        ranges = [axis.extent for item in by_elements for axis in item.stmt.axes]
+        dims = (found.size(item) for item in by_elements)
+        self._check((loop.extent, *ranges, *(d for d in dims if d is not None)), self._inside)
         owners = {item.position: self._found(own, found, item) for item in by_elements}
         every = next(iter(owners.values()))
         if any(each.shared != every.shared for each in owners.values()):

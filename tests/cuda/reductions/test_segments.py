@@ -252,6 +252,22 @@ def test_which_loops_are_left(name: str, many: int) -> None:
     assert not re.search(r"otherwise:\n *for b", schedule)
 
 
+def test_as_many_segments_as_a_loop_around_says() -> None:
+    """Nothing in front of that loop can have a size that its counter tells."""
+    text = f"""
+def f{HEAD} -> Tensor[L, D]:
+    y : Tensor[L, D]
+    for t in range(B):
+        for b in range(t):
+            for l in range(start[b], start[b + 1]):
+                y[l, d] += x[l, d]
+    return y
+"""
+    assert "_owner" not in pipeline.stage_text(text, "kernels", "f", device="cuda")
+    every = text.replace("range(t)", "range(B)")
+    assert "_owner" in pipeline.stage_text(every, "kernels", "f", device="cuda")
+
+
 @pytest.mark.parametrize(
     "inside",
     [
