@@ -35,8 +35,7 @@ from loma.core.ir import (
 from loma.core.names import Names, names_of
 from loma.core.walk import (
     children, declared_and_used, free_variables, map_blocks, map_children, mentioned_names,
-    reads_elements,
-    statements, subscripts, substitute, walk,
+    reads_elements, statements, subscripts, substitute, walk,
 )  # fmt: skip
 from loma.errors.spans import Span
 from loma.passes.device.segment_loops import Belongings, Item, Iteration, Refused
