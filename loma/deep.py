@@ -44,10 +44,14 @@ class _Deep:
                         gc.enable()
 
 
+_MANY = 30_000  # objects, which the collector goes through in some milliseconds
+
+
 def _as_old() -> None:
     """What was made counts as old: to look through all of it for garbage of its first moments, as
-    the collector otherwise does at once, takes as long as one of the larger passes."""
-    if gc.get_freeze_count() == 0:  # a program that froze what it has keeps it frozen
+    the collector otherwise does at once, takes as long as one of the larger passes. It takes longer
+    to count what a program has frozen, which stays so, than to look through little."""
+    if gc.get_count()[0] > _MANY and gc.get_freeze_count() == 0:
         gc.freeze()
         gc.unfreeze()
 
