@@ -37,7 +37,8 @@ class Job:
     """A kernel to be made: of a function of a program, whose operators are in ``namespace``, for
     the values ``slots`` of its sizes and ints. ``key`` is the program's in the cache's index,
     ``folder`` the compiled module's, ``notes`` where the cache notes its kernels. ``choices``: the
-    ways that lowering goes, where they are not the usual ones. ``device``: cpu or cuda."""
+    ways that lowering goes, where they are not the usual ones. ``device``: cpu or cuda.
+    ``dtype``: that of the calls, as PyTorch calls it."""
 
     program: Program
     key: str
@@ -45,7 +46,7 @@ class Job:
     operator: str
     function: str
     slots: tuple[int, ...]
-    dtype: Literal["float", "double"]
+    dtype: str
     folder: Path
     notes: str
     toolchain: Toolchain
@@ -163,17 +164,29 @@ def sizes_of(job: Job, stage: Optimised) -> dict[str, int]:
     return dict(zip(names, job.slots, strict=True))
 
 
+def written_by(job: Job, stage: Optimised) -> tuple[int, ...]:
+    """Which of the tensors that the kernel is called with it writes where they lie."""
+    from loma import pipeline
+    from loma.core.ir import IntType
+
+    params = pipeline.find(stage.module, job.function).params
+    tensors = [param for param in params if not isinstance(param.type, IntType)]
+    return tuple(k for k, param in enumerate(tensors) if param.mode == "Out")
+
+
 def source_of(job: Job, stage: Optimised, choices: Choices) -> GeneratedSource:
     """The kernel's C++."""
     from loma import pipeline
 
+    # Narrow dtypes are computed in float.
+    real: Literal["float", "double"] = "double" if job.dtype == "float64" else "float"
     if job.device == "cuda":
         return pipeline.device_part(
-            stage, job.function, job.namespace, job.dtype, job.program.contract,
+            stage, job.function, job.namespace, real, job.program.contract,
             sizes_of(job, stage), choices,
         )  # fmt: skip
     return pipeline.specialised(
-        stage, job.function, sizes_of(job, stage), job.namespace, job.dtype,
+        stage, job.function, sizes_of(job, stage), job.namespace, real,
         job.program.contract, choices,
     )  # fmt: skip
 
@@ -190,4 +203,5 @@ def note(job: Job, sizes: dict[str, int], folder: Path, seconds: float) -> None:
         "choices": dict(job.choices),
         "device": job.device,
     }
-    cache.add_note(job.notes, folder.name, made)
+    # A kernel in float serves calls in float32 and in narrow dtypes.
+    cache.add_note(job.notes, cache.digest([folder.name, job.dtype]), made)

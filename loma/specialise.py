@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from loma import background, cache, config
 from loma.background import Background, Job, Note
@@ -150,7 +150,7 @@ def attach(native: ModuleType, program: Program, record: Record, folder: Path) -
     module = _Module(program, program.key(), native, operators, texts, folder, limit)
     for note, _ in _known(module.folder):
         operator, slots = f"{native.namespace}::{note['operator']}", tuple(note["sizes"].values())
-        native.add_known_kernel(operator, slots, note["dtype"] == "double")
+        native.add_known_kernel(operator, slots, note["dtype"])
     with _lock:
         _attached.append((native, module))
         _tell(native, module)
@@ -195,8 +195,7 @@ def _use(native: ModuleType, wanted: Tune, again: bool = False) -> bool:
         names = {function: operator for operator, function in module.operators.items()}
         for result in module.tuning.known():
             operator = f"{module.namespace}::{names[result.function]}"
-            is_double = result.dtype == "float64"
-            native.add_known_kernel(operator, tuple(result.sizes.values()), is_double)
+            native.add_known_kernel(operator, tuple(result.sizes.values()), result.dtype)
         _tell(native, module)
         return True
 
@@ -250,38 +249,38 @@ class _Module:
 
     def wanted(self, note: Note) -> Taken:
         """What the kernel of a note has to have been lowered with, to be used."""
-        slots, is_double = tuple(note["sizes"].values()), note["dtype"] == "double"
-        return self.tuning.choices(note["function"], slots, is_double)
+        slots = tuple(note["sizes"].values())
+        return self.tuning.choices(note["function"], slots, note["dtype"])
 
     def search(
-        self, name: str, slots: tuple[int, ...], is_double: bool, device: int,
-        tensors: tuple[Any, ...], ints: tuple[int, ...], results: int,
+        self, name: str, slots: tuple[int, ...], dtype: str, device: int,
+        tensors: tuple[Any, ...], ints: tuple[int, ...], in_place: bool, results: int,
     ) -> None:  # fmt: skip
         """What the runtime calls before the first call with some slots, where it is tuned; on a GPU
         also where nothing is to be looked for, but may be known."""
         operator = name.removeprefix(f"{self.namespace}::")
-        request = _Request(self, operator, slots, "double" if is_double else "float", device)
+        request = _Request(self, operator, slots, dtype, device)
         function, seconds = self.operators[operator], self.tuning.seconds
         if _declined:
             return
         try:
-            result = self.tuning.find(function, slots, is_double, device)
+            result = self.tuning.find(function, slots, dtype, device)
             if result is not None:
                 if device != ON_CPU and result.choices:
                     _use_known(request)
             elif seconds is not None:
-                _search(request, function, seconds, tensors, ints, results)
+                _search(request, function, seconds, tensors, ints, in_place, results)
         except KeyboardInterrupt:  # not for the runtime, which cannot pass it on
             _thread.interrupt_main()
         except Exception as error:
             _failed(request, error)
 
-    def ask(self, name: str, slots: tuple[int, ...], is_double: bool, now: bool) -> None:
+    def ask(self, name: str, slots: tuple[int, ...], dtype: str, now: bool) -> None:
         """What the runtime calls, once for some slots: see runtime/specialise.h."""
         if _declined:
             return
         operator = name.removeprefix(f"{self.namespace}::")
-        request = _Request(self, operator, slots, "double" if is_double else "float")
+        request = _Request(self, operator, slots, dtype)
         with contextlib.suppress(OSError, ToolchainError):  # the worker meets it, too, and tells
             if now and _load_known(request):
                 return
@@ -293,7 +292,7 @@ class _Request:
     module: _Module
     operator: str
     slots: tuple[int, ...]
-    dtype: Literal["float", "double"]
+    dtype: str  # as PyTorch calls it
     device: int = ON_CPU
 
     @property
@@ -301,14 +300,13 @@ class _Request:
         return self.module.operators[self.operator]
 
     @property
-    def place(self) -> tuple[str, tuple[int, ...], bool, int]:
+    def place(self) -> tuple[str, tuple[int, ...], str, int]:
         """Where the runtime has its kernels."""
         name = f"{self.module.namespace}::{self.operator}"
-        return name, self.slots, self.dtype == "double", self.device
+        return name, self.slots, self.dtype, self.device
 
     def choices(self) -> Taken:
-        _, slots, is_double, device = self.place
-        return self.module.tuning.choices(self.function, slots, is_double, device)
+        return self.module.tuning.choices(self.function, self.slots, self.dtype, self.device)
 
 
 def _use_known(request: _Request) -> None:
@@ -344,7 +342,7 @@ def _job(request: _Request) -> Job | None:
 
 def _search(
     request: _Request, function: str, seconds: float,
-    tensors: tuple[Any, ...], ints: tuple[int, ...], results: int,
+    tensors: tuple[Any, ...], ints: tuple[int, ...], in_place: bool, results: int,
 ) -> None:  # fmt: skip
     """Looks for the fastest kernel for a call, which is then in use."""
     from loma.tuning import calls
@@ -354,16 +352,17 @@ def _search(
         return
     stage = job.program.stage(job.key)
     sizes = background.sizes_of(job, stage)
+    written = background.written_by(job, stage) if in_place else ()
+    arguments = calls.Arguments(tensors, ints, written, results)
     kernel = calls.Kernel(
-        job.program.name, function, sizes, "float64" if job.dtype == "double" else "float32",
-        module.texts[function], request.place,
+        job.program.name, function, sizes, job.dtype, module.texts[function], request.place,
         lambda choices: background.source_of(job, stage, choices),
         lambda taken, made, spent: background.note(replace(job, choices=taken), sizes, made, spent),
         job.folder, job.toolchain,
     )  # fmt: skip
     with progress(f"tuning {function} for {', '.join(map(str, request.slots))}") as update:
         result = calls.tune(
-            kernel, module.native, calls.Arguments(tensors, ints, results), seconds,
+            kernel, module.native, arguments, seconds,
             lambda gone, best: update(f"{1e3 * best:.3f} ms", min(gone, seconds), seconds),
             set(_libraries),
         )  # fmt: skip
@@ -390,8 +389,7 @@ def _load(folder: Path, note: Note, request: _Request) -> None:
         if kernel is None:
             return
         request.module.native.use_kernel(*request.place, kernel)
-    dtype = "float64" if note["dtype"] == "double" else "float32"
-    _made.append(Made(note["function"], note["sizes"], dtype, note["seconds"]))
+    _made.append(Made(note["function"], note["sizes"], note["dtype"], note["seconds"]))
 
 
 # ---------------------------------------------------------------------------------------- worker

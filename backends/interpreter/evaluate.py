@@ -300,11 +300,11 @@ def _reach(place: Value, grid: Grid) -> tuple[int, int]:
 
 def _outside(frame: Frame, expr: Index, dim: int, low: int, high: int, size: int) -> str:
     runs = f"is {low}" if low == high else f"runs from {low} to {high}"
-    return (
+    found = (
         f"{frame.place(expr.span)}: subscript '{print_expr(expr.subscripts[dim])}' of "
-        f"'{print_expr(expr.base)}' {runs}, outside dimension {dim} of size {size}; "
-        "wrap the read in zero_pad(...) if zero is meant"
+        f"'{print_expr(expr.base)}' {runs}, outside dimension {dim} of size {size}"
     )
+    return found if low == high else f"{found}; wrap the read in zero_pad(...) if zero is meant"
 
 
 # ---------------------------------------------------------------------------- calls and operators

@@ -7,7 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -27,25 +27,44 @@ from loma.tuning.results import Result
 from loma.tuning.search import Call, Found, Lowered, Progress
 from loma.tuning.state import ON_CPU, kind_of
 
-# By how much results may differ, as a part of the largest element of the usual result: what sums in
-# another order differ by, and no more.
-_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
+# By how much results of calls in a dtype may differ, as a part of the largest element of the usual
+# result: what sums in another order differ by, and no more.
+_TOLERANCE = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 2e-2, "float16": 2e-3}
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What a kernel is called with. ``results``: how many it has."""
+    """What a kernel is called with. ``written``: the tensors that a call writes where they lie;
+    ``results``: how many it has."""
 
     tensors: tuple[torch.Tensor | None, ...]
     ints: tuple[int, ...]
+    written: tuple[int, ...]
     results: int
+
+    def copied(self) -> Arguments:
+        """With tensors of their own for what is written."""
+        tensors = list(self.tensors)
+        for k in self.written:
+            tensors[k] = torch.clone(_there(tensors[k]))
+        return replace(self, tensors=tuple(tensors))
+
+    def restore(self, other: Arguments) -> None:
+        """Gives what is written the elements that it has there."""
+        for k in self.written:
+            _there(self.tensors[k]).copy_(_there(other.tensors[k]))
+
+
+def _there(tensor: torch.Tensor | None) -> torch.Tensor:
+    assert tensor is not None  # what is written
+    return tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """What is tuned: a function of a program, for these sizes and that dtype. ``text``: a hash of
     what it computes. ``place``: where the runtime has the kernels for such calls, operator, slots,
-    whether they are in double, and the GPU's number. ``lower`` makes its C++, ``keep`` notes what
+    dtype, and the GPU's number. ``lower`` makes its C++, ``keep`` notes what
     the winner is made of, its folder in the cache, and the seconds it took; ``folder`` is the
     module's."""
 
@@ -54,7 +73,7 @@ class Kernel:
     sizes: dict[str, int]
     dtype: str
     text: str
-    place: tuple[str, tuple[int, ...], bool, int]
+    place: tuple[str, tuple[int, ...], str, int]
     lower: Callable[[Choices], GeneratedSource]
     keep: Callable[[Taken, Path, float], None]
     folder: Path
@@ -77,6 +96,8 @@ class _Maker:
     kernel: Kernel
     native: ModuleType
     arguments: Arguments
+    copies: Arguments  # which measured calls write
+    sample: Callable[[Call, int], float]  # seconds of a call, by so many of them
     in_use: Collection[Path]  # the folders of kernels that have been loaded to be used
     sources: dict[str, GeneratedSource] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
@@ -110,43 +131,57 @@ class _Maker:
 
     def _compile_for_gpu(self, folder: Path) -> None:
         """A first call, which compiles what it launches. Others do the same on other threads."""
-        kernel, arguments = self._loaded(folder), self.arguments
+        kernel = self._loaded(folder)
         with contextlib.suppress(Exception):  # whoever checks the candidate meets it again
-            self.native.run_kernel(kernel, arguments.tensors, arguments.ints, arguments.results)
+            self._run(kernel, self.arguments)
 
     def _checked(self, folder: Path | None) -> Call | None:
         kernel = None if folder is None else self._loaded(folder)
         if kernel is None:
             return None
-        arguments = self.arguments
-        call = partial(
-            self.native.run_kernel, kernel, arguments.tensors, arguments.ints, arguments.results
-        )
         try:
-            given = call()
-            if self.kernel.device != ON_CPU and not self._is_new_on_gpu(kernel, call):
+            given = self._run(kernel, self.arguments)
+            if self.kernel.device != ON_CPU and not self._is_new_on_gpu(kernel):
                 return None
         except Exception:  # the call that all this is about will tell
             return None
         if self.expected is None:
             self.expected = given
-        elif not all(map(same, given, self.expected)):
+        pairs = zip(given, self.expected, strict=True)
+        if not all(same(own, usual, self._dtype) for own, usual in pairs):
             return None
-        return call
+        return partial(self._run, kernel, self.copies, in_place=bool(self.copies.written))
 
-    def _is_new_on_gpu(self, kernel: object, call: Call) -> bool:
+    def _is_new_on_gpu(self, kernel: object) -> bool:
         """Whether no other candidate launches the same; what fails there is raised here."""
         arguments = self.arguments
         launches = self.native.trace_kernel(
-            kernel, arguments.tensors, arguments.ints, arguments.results
+            kernel, self._dtype, arguments.tensors, arguments.ints, arguments.results
         )
         self.native.check_devices()
         if launches in self.launched:
             return False
         self.launched.add(launches)
-        call()  # the third with its numbers: kernels for others of these are made now
+        self._run(kernel, arguments)  # the third with its numbers: kernels for others are made now
         images.wait()
         return True
+
+    @property
+    def _dtype(self) -> str:
+        return self.kernel.dtype
+
+    def _run(
+        self, kernel: object, arguments: Arguments, in_place: bool = False
+    ) -> tuple[torch.Tensor | None, ...]:
+        given = arguments.tensors, arguments.ints, in_place, arguments.results
+        results: tuple[torch.Tensor | None, ...]
+        results = self.native.run_kernel(kernel, self._dtype, *given)
+        return results
+
+    def sampled(self, call: Call, repeats: int) -> float:
+        """Seconds of a call, where what calls write starts from the same."""
+        self.copies.restore(self.arguments)
+        return self.sample(call, repeats)
 
     def _loaded(self, folder: Path) -> object:
         kernel = loaded(self.native, folder)
@@ -171,8 +206,9 @@ def _key(taken: Taken) -> str:
     return repr(sorted(taken.items()))
 
 
-def same(given: torch.Tensor | None, wanted: torch.Tensor | None) -> bool:
-    """Whether two results differ by rounding at most. NaN and infinities stand where they stood."""
+def same(given: torch.Tensor | None, wanted: torch.Tensor | None, dtype: str) -> bool:
+    """Whether two results of calls in a dtype differ by rounding at most. NaN and infinities stand
+    where they stood."""
     if given is None or wanted is None:
         return given is wanted
     if given.shape != wanted.shape or given.dtype != wanted.dtype:
@@ -186,7 +222,7 @@ def same(given: torch.Tensor | None, wanted: torch.Tensor | None) -> bool:
     difference = (given[finite] - wanted[finite]).abs()
     if difference.numel() == 0:
         return True
-    return bool(difference.max() <= _TOLERANCE[wanted.dtype] * wanted[finite].abs().max())
+    return bool(difference.max() <= _TOLERANCE[dtype] * wanted[finite].abs().max())
 
 
 def tune(
@@ -203,10 +239,12 @@ def tune(
 
     with _searching, FileLock(roots.writable() / "locks" / "tuning.lock", mode=0o600):
         begin = time.perf_counter()
-        maker = _Maker(kernel, native, arguments, in_use)
+        timer = gpus.Timer(kernel.device) if _is_cuda(arguments) else search.fastest
+        maker = _Maker(kernel, native, arguments, arguments.copied(), timer, in_use)
         starts = nearest(kernel.text, kernel.sizes, kernel.dtype, kind_of(kernel.device))
-        timer = gpus.Timer(kernel.device) if _is_cuda(arguments) else None
-        found = search.Search(maker, seconds, starts, config.jobs(), progress, sample=timer).run()
+        found = search.Search(
+            maker, seconds, starts, config.jobs(), progress, sample=maker.sampled
+        ).run()
         if found is None:
             return None
         folder = maker.folders[_key(found.taken)]

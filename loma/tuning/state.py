@@ -70,7 +70,7 @@ class Tuning:
         return list(self._results.values())
 
     def find(
-        self, function: str, slots: tuple[int, ...], is_double: bool, device: int = ON_CPU
+        self, function: str, slots: tuple[int, ...], dtype: str, device: int = ON_CPU
     ) -> Result | None:
         """The result for a call with as many threads as there are now, or on that GPU."""
         if device != ON_CPU and not self._knows_gpus:
@@ -87,14 +87,13 @@ class Tuning:
             from loma.tuning import gpus
 
             where = gpus.name(device)
-        dtype = "float64" if is_double else "float32"
         return self._results.get((function, slots, dtype, where))
 
     def choices(
-        self, function: str, slots: tuple[int, ...], is_double: bool, device: int = ON_CPU
+        self, function: str, slots: tuple[int, ...], dtype: str, device: int = ON_CPU
     ) -> Taken:
         """The ways that lowering goes for such a call, where they are not the usual ones."""
-        result = self.find(function, slots, is_double, device)
+        result = self.find(function, slots, dtype, device)
         return {} if result is None else result.choices
 
 

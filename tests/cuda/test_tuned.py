@@ -215,8 +215,8 @@ def test_every_way_computes_the_same(seed: int) -> None:
         for k, function in enumerate(FUNCTIONS):
             dice = Dice(10 * seed + k)
             kernel = _kernel(module, function, dice)
-            (found,) = _native(module).run_kernel(kernel, (x, g), (), 1)
-            (again,) = _native(module).run_kernel(kernel, (x, g), (), 1)
+            (found,) = _native(module).run_kernel(kernel, "float32", (x, g), (), False, 1)
+            (again,) = _native(module).run_kernel(kernel, "float32", (x, g), (), False, 1)
             _native(module).check_devices()
             wanted = _wanted(x, g)[function].float()
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4, msg=str(dice.gone))
@@ -234,7 +234,7 @@ def test_a_kernel_by_itself_takes_no_part_and_knows_its_numbers_at_once() -> Non
     with _on_shim(image) as module:
         taken: Taken = {"threads of y": -2, "registers of y": 40, "unroll of y": 8}
         kernel = _kernel(module, "scaled", Choices(taken))
-        launches = _native(module).trace_kernel(kernel, (x, g), (), 1)
+        launches = _native(module).trace_kernel(kernel, "float32", (x, g), (), 1)
         assert len(launches) == 1
         (options,) = asked
         assert {"-DLOMA_KNOWN", "-DLOMA_THREADS=64", "-DLOMA_REGISTERS=40"} <= {*options}
@@ -288,6 +288,13 @@ native = m.__native__
 # Another search would know where to begin; a call whose check fails is no result.
 assert calls.nearest(result.text, {"N": 7, "D": 9}, "float32", "cuda") == [result.choices]
 assert calls.nearest(result.text, {"N": 7, "D": 9}, "float32") == []
+
+# Calls in a narrow dtype have kernels of their own.
+halves = m.normalised(x.bfloat16(), g.bfloat16())
+narrow = [found for found in specialise.tuned() if found.dtype == "bfloat16"]
+assert [found.choices.keys() for found in narrow] == [{"threads of y"}], narrow
+assert halves.dtype == torch.bfloat16
+torch.testing.assert_close(halves.float(), first, rtol=5e-2, atol=5e-2)
 
 try:
     m.taken_from(g, torch.tensor([0, 99]))

@@ -26,6 +26,13 @@ def scaled(x : In[Tensor[N, D]], g : In[Tensor[D]]) -> Tensor[N, D]:
     s[i] = sum(x[i, d] * x[i, d] for d in D)
     y[i, d] = x[i, d] * g[d] / sqrt(s[i] / int2float(D) + 1e-5)
     return y
+
+def step(x : Out[Tensor[N, D]], g : In[Tensor[D]]):
+    x[i, d] = x[i, d] - 0.5 * tanh(x[i, d]) * g[d]
+
+def attended(q : In[Tensor[T, E]], k : In[Tensor[S, E]], v : In[Tensor[S, E]]) -> Tensor[T, E]:
+    w : Tensor[T, S] = softmax(matmul(q, transpose(k, 0, 1)), 1)
+    return matmul(w, v)
 """
 SEARCHED = """
 import time
@@ -48,7 +55,7 @@ def wanted(x, g):
 
 x, g = torch.randn(4000, 512, device="cuda"), torch.randn(512, device="cuda")
 stream = torch.cuda.Stream()
-m = loma.compile(PROGRAM, tune=6.0)
+m = loma.compile(PROGRAM, tune=4.0)
 with torch.cuda.stream(stream):  # which the search is on
     big = torch.randn(4000, 512, device="cuda")
     first = m.scaled(big, g)
@@ -60,6 +67,23 @@ assert result.compiler.startswith("NVRTC "), result
 assert result.history, result
 again = m.scaled(x, g)
 assert torch.equal(again, m.scaled(x, g))
+
+# Calls in narrow dtypes, also by matrix units, and calls that write in place.
+for dtype, off in ((torch.bfloat16, 5e-2), (torch.float16, 5e-3)):
+    narrow = x.to(dtype), g.to(dtype)
+    torch.testing.assert_close(m.scaled(*narrow).float(), again, rtol=off, atol=off)
+    q = torch.randn(512, 64, device="cuda", dtype=dtype)
+    y, wide = m.attended(q, q, q), q.double()
+    expected = (wide @ wide.T).softmax(1) @ wide
+    torch.testing.assert_close(y.double(), expected, rtol=off, atol=off)
+    assert torch.equal(y, m.attended(q, q, q))
+found = {(r.function, r.dtype) for r in specialise.tuned() if r.history}
+assert found >= {(f, t) for f in ("scaled", "attended") for t in ("bfloat16", "float16")}, found
+state = x.clone()
+m.step(state, g)
+once = (x.double() - 0.5 * x.double().tanh() * g.double()).float()
+torch.testing.assert_close(state, once, rtol=1e-5, atol=1e-5)
+assert any(r.function == "step" for r in specialise.tuned())
 
 # A warm call does not wait for what the GPU still does.
 torch.cuda.synchronize()

@@ -278,14 +278,14 @@ def test_what_a_result_holds_for() -> None:
     threads = torch.get_num_threads()
     results.store(_result(threads=threads))
     tuning = state.Tuning("auto", "p", {"f": "abc", "g": "abc"})
-    assert tuning.choices("f", (64, 32), False) == {"strip of y": 128}
-    assert tuning.choices("f", (64, 33), False) == {}
-    assert tuning.choices("f", (64, 32), True) == {}
-    assert tuning.choices("g", (64, 32), False) == {}
+    assert tuning.choices("f", (64, 32), "float32") == {"strip of y": 128}
+    assert tuning.choices("f", (64, 33), "float32") == {}
+    assert tuning.choices("f", (64, 32), "float64") == {}
+    assert tuning.choices("g", (64, 32), "float32") == {}
     assert state.Tuning("auto", "p", {"f": "other text"}).known() == []
     torch.set_num_threads(threads + 1)
     try:
-        assert tuning.choices("f", (64, 32), False) == {}
+        assert tuning.choices("f", (64, 32), "float32") == {}
     finally:
         torch.set_num_threads(threads)
 
@@ -299,19 +299,22 @@ def test_what_cannot_be_asked_for(wrong: object) -> None:
 def test_same_results() -> None:
     nan, inf = float("nan"), float("inf")
     usual = torch.tensor([1.0, nan, inf, -2.0])
-    assert same(usual + 1e-6, usual)
-    assert not same(usual + 1e-2, usual)
-    assert not same(torch.tensor([1.0, 0.5, inf, -2.0]), usual)
-    assert not same(torch.tensor([1.0, nan, -inf, -2.0]), usual)
-    assert not same(torch.tensor([1.0, nan, inf, nan]), usual)
-    assert not same(torch.tensor([1.0, nan, inf, inf]), usual)
-    assert not same(usual.double(), usual)
-    assert not same(usual[:3], usual)
-    assert same(torch.tensor([], dtype=torch.float64), torch.tensor([], dtype=torch.float64))
-    assert same(None, None)
-    assert not same(None, usual)
-    assert same(torch.tensor([1, 2]), torch.tensor([1, 2]))
-    assert not same(torch.tensor([1, 2]), torch.tensor([1, 3]))
+    assert same(usual + 1e-6, usual, "float32")
+    assert not same(usual + 1e-2, usual, "float32")
+    assert not same(torch.tensor([1.0, 0.5, inf, -2.0]), usual, "float32")
+    assert not same(torch.tensor([1.0, nan, -inf, -2.0]), usual, "float32")
+    assert not same(torch.tensor([1.0, nan, inf, nan]), usual, "float32")
+    assert not same(torch.tensor([1.0, nan, inf, inf]), usual, "float32")
+    assert not same(usual.double(), usual, "float32")
+    assert not same(usual[:3], usual, "float32")
+    assert same(torch.tensor([]).double(), torch.tensor([]).double(), "float64")
+    assert same(None, None, "float32")
+    assert not same(None, usual, "float32")
+    assert same(torch.tensor([1, 2]), torch.tensor([1, 2]), "float32")
+    assert not same(torch.tensor([1, 2]), torch.tensor([1, 3]), "float32")
     zeros = torch.zeros(3)
-    assert same(zeros, zeros)
-    assert not same(zeros + 1e-9, zeros)
+    assert same(zeros, zeros, "float32")
+    assert not same(zeros + 1e-9, zeros, "float32")
+    assert same(usual + 1e-2, usual, "bfloat16")
+    assert not same(usual + 1e-1, usual, "bfloat16")
+    assert not same(usual + 1e-2, usual, "float16")

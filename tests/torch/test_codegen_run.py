@@ -268,8 +268,7 @@ ERRORS: list[tuple[Callable[[Any], object], type[Exception], str]] = [
     (
         lambda m: m.first(t(0), t(0)),
         ValueError,
-        "first: line 112: subscript '0' of 'y' runs from 0 to 0, outside dimension 0 of size 0; "
-        "wrap the read in zero_pad(...) if zero is meant",
+        "first: line 112: subscript '0' of 'y' is 0, outside dimension 0 of size 0",
     ),
 ]
 

@@ -28,6 +28,11 @@ def logs(x : In[Tensor[N, M]], w : In[Tensor[M, K]]) -> Tensor[N, K]:
     y[i, k] = sum(tanh(s[i, j] * w[j, k]) for j in M)
     return y
 
+def decay(x : Out[Tensor[N, M]], w : In[Tensor[M, K]], order : In[IntTensor[L]]):
+    x[i, j] = 0.5 * x[i, j] + sum(tanh(x[i, j] * w[j, k]) for k in K)
+    for l in range(L):
+        x[order[l], 0] = 1.0
+
 def pick(x : In[Tensor[N]], order : In[IntTensor[M]]) -> Tensor[M]:
     y : Tensor[M]
     y[i] = x[order[i]]
@@ -90,7 +95,24 @@ for order in ([0, 7], [0, 99]):
         m.pick(x[0], torch.tensor(order))
     except ValueError:
         assert order == [0, 99]
-assert {r.function for r in specialise.tuned()} == {"logs"} | {"pick"}, specialise.tuned()
+assert {r.function for r in specialise.tuned()} == {"logs", "pick"}, specialise.tuned()
+
+# What is written in place is written once, by the kernel that was found, also where a call fails.
+state, none = x.clone(), torch.tensor([], dtype=torch.int64)
+m.decay(state, w, none)
+once = (0.5 * x.double() + (x.double()[:, :, None] * w.double()).tanh().sum(2)).float()
+torch.testing.assert_close(state, once, rtol=1e-5, atol=1e-5)
+(found,) = [r for r in specialise.tuned() if r.function == "decay"]
+assert found.choices, found
+again = x.clone()
+m.decay(again, w, none)
+assert torch.equal(state, again)
+try:
+    m.decay(again, w, torch.tensor([3, 99]))
+except ValueError as error:
+    assert "line 12: subscript 'order[l]' of 'x' is 99, outside dimension 0" in str(error), error
+else:
+    raise AssertionError("a subscript outside")
 
 # The same bits for any number of threads.
 for threads in (1, 2, 3):
@@ -115,7 +137,7 @@ with warnings.catch_warnings():
     other = loma.compile(PROGRAM, tune=5.0)
     assert other is m
     m.logs(x, w)  # known: not searched
-assert len(specialise.sources(m)) == 2  # with that of pick; not the usual one of logs
+assert len(specialise.sources(m)) == 3  # with those of others; not the usual one of logs
 """
 OFF = """
 m = loma.compile(PROGRAM)

@@ -66,16 +66,6 @@ Symbol trunc_div(const Symbol& a, const Symbol& b) {
 
 void zero_step(const char* what) { TORCH_CHECK_VALUE(false, what); }
 
-namespace {
-
-bool is_float_tensor(Kind kind) { return kind == Kind::Tensor || kind == Kind::Tensor32; }
-
-// The dtypes that an IntTensor may have.
-bool is_widened(at::ScalarType dtype) {
-  return dtype == at::kLong || dtype == at::kInt || dtype == at::kShort || dtype == at::kChar ||
-         dtype == at::kByte || dtype == at::kBool;
-}
-
 const char* dtype_name(at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat: return "float32";
@@ -92,6 +82,16 @@ const char* dtype_name(at::ScalarType dtype) {
     case at::kComplexDouble: return "complex128";
     default: return c10::toString(dtype);
   }
+}
+
+namespace {
+
+bool is_float_tensor(Kind kind) { return kind == Kind::Tensor || kind == Kind::Tensor32; }
+
+// The dtypes that an IntTensor may have.
+bool is_widened(at::ScalarType dtype) {
+  return dtype == at::kLong || dtype == at::kInt || dtype == at::kShort || dtype == at::kChar ||
+         dtype == at::kByte || dtype == at::kBool;
 }
 
 // What to pass instead of a tensor of another kind of dtype; a copy of what is written is no help.

@@ -25,6 +25,8 @@ Interval Interval::over(int64_t coefficient, int64_t extent) const {
 
 void range_error(const char* place, const char* subscript, const char* tensor, int64_t dim,
                  int64_t size, Interval found) {
+  // The one element of a loop that reads or writes one by one.
+  if (found.low == found.high) outside_error(place, subscript, tensor, dim, size, found.low);
   TORCH_CHECK_VALUE(false, place, "subscript '", subscript, "' of '", tensor, "' runs from ", found.low,
                     " to ", found.high, ", outside dimension ", dim, " of size ", size,
                     "; wrap the read in zero_pad(...) if zero is meant");

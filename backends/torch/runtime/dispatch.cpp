@@ -141,12 +141,10 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
     kernel = general_kernel(op, is_double(inputs.tensors), call_on.on_gpu());
   }
   const size_t count = op.function->results.size();
-  // What computes with narrow tensors as they are has one form of its own.
-  const bool only = general || (call_on.on_gpu() && is_narrow(dtype));
   const auto run = call_on.on_gpu() ? run_tuned : run_specialised;
-  Tensors results = only ? call_kernel(kernel, inputs.tensors, inputs.ints, false, count)
-                         : run(*op.specialisations, op.module->specialisation.load(), slots, kernel,
-                               inputs.tensors, inputs.ints, count);
+  Tensors results = general ? call_kernel(kernel, inputs.tensors, inputs.ints, false, count)
+                            : run(*op.specialisations, op.module->specialisation.load(), slots,
+                                  kernel, inputs.tensors, inputs.ints, false, count);
   if (is_narrow(dtype)) {
     for (size_t k = 0; k < std::min(op.kept, results.size()); ++k) {
       at::Tensor& result = results[k];
@@ -408,7 +406,7 @@ bool may_write_in_place(const Operator& op, const Stack& arguments) {
   return true;
 }
 
-// What remains of a call that writes in place: arguments are checked, the general kernel runs.
+// What remains of a call that writes in place: arguments are checked, a kernel runs.
 Tensors call_in_place(const Operator& op, const Stack& arguments, const Tensors& outs) {
   RECORD_FUNCTION(op.handle->schema().name(), std::vector<c10::IValue>());
   const PoolScope pool;
@@ -419,7 +417,9 @@ Tensors call_in_place(const Operator& op, const Stack& arguments, const Tensors&
   const auto options = at::device(on_device.current_device()).dtype(dtype_of_call(op, arguments));
   const auto inputs = kernel_arguments(op, arguments, slots, options);
   const Kernel kernel = general_kernel(op, is_double(inputs.tensors), call_on.on_gpu());
-  Tensors results = call_kernel(kernel, inputs.tensors, inputs.ints, true, op.function->results.size());
+  const auto run = call_on.on_gpu() ? run_tuned : run_specialised;
+  Tensors results = run(*op.specialisations, op.module->specialisation.load(), slots, kernel,
+                        inputs.tensors, inputs.ints, true, op.function->results.size());
   results.resize(op.returned);
   own_results(results, inputs.tensors);
   for (const at::Tensor& out : outs) {

@@ -45,6 +45,9 @@ inline at::ScalarType computed_in(at::ScalarType dtype) {
 }
 constexpr const char* kSupported = "float32, float64, bfloat16 or float16";
 
+// As PyTorch's users know it.
+const char* dtype_name(at::ScalarType dtype);
+
 // A function as an operator of the dispatcher.
 struct Operator {
   ModuleState* module;

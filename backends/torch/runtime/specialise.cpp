@@ -4,6 +4,7 @@
 #include "call_device.h"
 #include "gpu_driver.h"
 #include "gpu_reports.h"
+#include "operators.h"
 
 #include <ATen/Context.h>
 #include <dlfcn.h>
@@ -18,7 +19,7 @@ namespace {
 constexpr size_t kMostSeen = 64;  // slots of an operator whose times are kept
 
 // Where a library that this thread loads leaves its kernel, instead of adding it.
-thread_local Kernel* apart = nullptr;
+thread_local Apart* apart = nullptr;
 
 }  // namespace
 
@@ -53,45 +54,46 @@ bool register_device_kernels(const char* name, Kernels kernels, uint64_t narrow)
 bool register_specialisation(const char* name, std::vector<int64_t> slots, bool is_double,
                              Kernel kernel) {
   if (apart != nullptr) {
-    *apart = kernel;
+    *apart = {name, kernel};
   } else {
-    specialisations_of(name).add(std::move(slots), is_double, kernel);
+    specialisations_of(name).add(std::move(slots), is_double ? at::kDouble : at::kFloat, kernel);
   }
   return true;
 }
 
-bool leave_apart(const char*, Kernel kernel) {
-  if (apart != nullptr) *apart = kernel;
+bool leave_apart(const char* name, Kernel kernel, uint64_t narrow) {
+  if (apart != nullptr) *apart = {name, kernel, narrow};
   return true;
 }
 
-Kernel load_apart(const std::string& library) {
-  Kernel found = nullptr;
+Apart load_apart(const std::string& library) {
+  Apart found;
   apart = &found;
   dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);  // never unloaded
   apart = nullptr;
   return found;
 }
 
-const Specialisations::Made* Specialisations::made(const std::vector<int64_t>& slots, bool is_double,
-                                                   int device) const {
+const Specialisations::Made* Specialisations::made(const std::vector<int64_t>& slots,
+                                                   at::ScalarType dtype, int device) const {
   for (const Made* made = made_.load(std::memory_order_acquire); made != nullptr;
        made = made->next) {
-    if (made->is_double == is_double && made->device == device && made->slots == slots) {
+    if (made->dtype == dtype && made->device == device && made->slots == slots) {
       return made;
     }
   }
   return nullptr;
 }
 
-Kernel Specialisations::find(const std::vector<int64_t>& slots, bool is_double, int device) const {
-  const Made* const found = made(slots, is_double, device);
+Kernel Specialisations::find(const std::vector<int64_t>& slots, at::ScalarType dtype,
+                             int device) const {
+  const Made* const found = made(slots, dtype, device);
   return found == nullptr ? nullptr : found->kernel;
 }
 
-Kernel Specialisations::find_ready(const std::vector<int64_t>& slots, bool is_double,
+Kernel Specialisations::find_ready(const std::vector<int64_t>& slots, at::ScalarType dtype,
                                    int device) const {
-  const Made* const found = made(slots, is_double, device);
+  const Made* const found = made(slots, dtype, device);
   if (found == nullptr) return nullptr;
   if (!found->has_run.load(std::memory_order_relaxed)) {
     if (gpu::is_capturing(device)) return nullptr;
@@ -100,8 +102,9 @@ Kernel Specialisations::find_ready(const std::vector<int64_t>& slots, bool is_do
   return found->kernel;
 }
 
-void Specialisations::add(std::vector<int64_t> slots, bool is_double, Kernel kernel, int device) {
-  auto* made = new Made{std::move(slots), is_double, device, kernel, made_.load()};
+void Specialisations::add(std::vector<int64_t> slots, at::ScalarType dtype, Kernel kernel,
+                          int device) {
+  auto* made = new Made{std::move(slots), dtype, device, kernel, made_.load()};
   while (!made_.compare_exchange_weak(made->next, made, std::memory_order_release,
                                       std::memory_order_relaxed)) {
   }
@@ -109,12 +112,13 @@ void Specialisations::add(std::vector<int64_t> slots, bool is_double, Kernel ker
 }
 
 // The entry of those slots; a new one takes the place of the one that matters least.
-Specialisations::Seen* Specialisations::seen(const std::vector<int64_t>& slots, bool is_double) {
+Specialisations::Seen* Specialisations::seen(const std::vector<int64_t>& slots,
+                                             at::ScalarType dtype) {
   for (Seen& entry : seen_) {
-    if (entry.is_double == is_double && entry.slots == slots) return &entry;
+    if (entry.dtype == dtype && entry.slots == slots) return &entry;
   }
   if (seen_.size() < kMostSeen) {
-    return &seen_.emplace_back(Seen{slots, is_double});
+    return &seen_.emplace_back(Seen{slots, dtype});
   }
   const auto weight = [](const Seen& entry) {
     return entry.asked || entry.known ? INT64_MAX : entry.nanoseconds;
@@ -123,7 +127,7 @@ Specialisations::Seen* Specialisations::seen(const std::vector<int64_t>& slots, 
       seen_.begin(), seen_.end(),
       [&](const Seen& a, const Seen& b) { return weight(a) < weight(b); });
   if (least->asked || least->known) return nullptr;
-  *least = Seen{slots, is_double};
+  *least = Seen{slots, dtype};
   return &*least;
 }
 
@@ -136,23 +140,23 @@ bool Specialisations::may_ask(const SpecialisationPolicy& policy) {
   return true;
 }
 
-void Specialisations::add_known(std::vector<int64_t> slots, bool is_double) {
+void Specialisations::add_known(std::vector<int64_t> slots, at::ScalarType dtype) {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-  Seen* entry = lock ? seen(slots, is_double) : nullptr;
-  if (entry != nullptr && !entry->asked && find(slots, is_double) == nullptr) {
+  Seen* entry = lock ? seen(slots, dtype) : nullptr;
+  if (entry != nullptr && !entry->asked && find(slots, dtype) == nullptr) {
     entry->known = true;
     has_known_.store(true, std::memory_order_release);
   }
 }
 
 Kernel Specialisations::load(const SpecialisationPolicy& policy, const std::vector<int64_t>& slots,
-                             bool is_double) {
+                             at::ScalarType dtype) {
   if (!has_known_.load(std::memory_order_acquire)) return nullptr;
   {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     const auto entry = !lock ? seen_.end()
                              : std::find_if(seen_.begin(), seen_.end(), [&](const Seen& s) {
-                                 return s.known && s.is_double == is_double && s.slots == slots;
+                                 return s.known && s.dtype == dtype && s.slots == slots;
                                });
     if (!lock || entry == seen_.end() || !may_ask(policy)) return nullptr;
     entry->known = false;
@@ -160,16 +164,16 @@ Kernel Specialisations::load(const SpecialisationPolicy& policy, const std::vect
     has_known_.store(std::any_of(seen_.begin(), seen_.end(), [](const Seen& s) { return s.known; }),
                      std::memory_order_release);
   }
-  policy.ask(name_, slots, is_double, true);
-  return find(slots, is_double);
+  policy.ask(name_, slots, dtype, true);
+  return find(slots, dtype);
 }
 
 void Specialisations::note(const SpecialisationPolicy& policy, const std::vector<int64_t>& slots,
-                           bool is_double, int64_t nanoseconds) {
+                           at::ScalarType dtype, int64_t nanoseconds) {
   if (nanoseconds < policy.call_ns) return;
   {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    Seen* entry = lock ? seen(slots, is_double) : nullptr;
+    Seen* entry = lock ? seen(slots, dtype) : nullptr;
     if (entry == nullptr || entry->asked) return;
     ++entry->calls;
     entry->nanoseconds += nanoseconds;
@@ -178,16 +182,17 @@ void Specialisations::note(const SpecialisationPolicy& policy, const std::vector
     }
     entry->asked = true;
   }
-  policy.ask(name_, slots, is_double, false);
+  policy.ask(name_, slots, dtype, false);
 }
 
-bool Specialisations::is_first(const std::vector<int64_t>& slots, bool is_double, int device) {
+bool Specialisations::is_first(const std::vector<int64_t>& slots, at::ScalarType dtype,
+                               int device) {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock || searched_.size() >= kMostSeen) return false;
-  for (const auto& [known, wide, place] : searched_) {
-    if (wide == is_double && place == device && known == slots) return false;
+  for (const auto& [known, type, place] : searched_) {
+    if (type == dtype && place == device && known == slots) return false;
   }
-  searched_.emplace_back(slots, is_double, device);
+  searched_.emplace_back(slots, dtype, device);
   return true;
 }
 
@@ -207,64 +212,69 @@ Tensors call_kernel(Kernel kernel, const Tensors& tensors, const std::vector<int
   return made;
 }
 
+// Calls a kernel for known sizes; what fails there fails once more in the general one, in the
+// program's own words, where this one knows numbers only. What it has written in place by then could
+// hide the failure from that.
+static Tensors call_known(Kernel kernel, Kernel general, const Tensors& tensors,
+                          const std::vector<int64_t>& ints, bool in_place, size_t results) {
+  try {
+    return call_kernel(kernel, tensors, ints, in_place, results);
+  } catch (...) {
+    Tensors made = call_kernel(general, tensors, ints, false, results);
+    if (in_place) throw;
+    return made;
+  }
+}
+
 Tensors run_specialised(Specialisations& own, const SpecialisationPolicy* policy,
                         const std::vector<int64_t>& slots, Kernel general, const Tensors& tensors,
-                        const std::vector<int64_t>& ints, size_t results) {
-  const auto call = [&](Kernel kernel) { return call_kernel(kernel, tensors, ints, false, results); };
+                        const std::vector<int64_t>& ints, bool in_place, size_t results) {
+  const auto call = [&] { return call_kernel(general, tensors, ints, in_place, results); };
   // A kernel is made for what took long, comes when it is ready, and may round otherwise.
-  if (at::globalContext().deterministicAlgorithms()) return call(general);
-  const bool wide = is_double(tensors);
-  if (policy != nullptr && policy->searches && !slots.empty() && own.is_first(slots, wide)) {
-    policy->search(own.name(), slots, wide, kOnCpu, tensors, ints, results);
+  if (at::globalContext().deterministicAlgorithms()) return call();
+  const auto dtype = is_double(tensors) ? at::kDouble : at::kFloat;
+  if (policy != nullptr && policy->searches && !slots.empty() && own.is_first(slots, dtype)) {
+    policy->search(own.name(), slots, dtype, kOnCpu, tensors, ints, in_place, results);
   }
-  Kernel kernel = own.find(slots, wide);
+  Kernel kernel = own.find(slots, dtype);
   // A full operator takes part no more, and one without sizes and ints is as special as it can be.
   const bool watched = policy != nullptr && !slots.empty() && !own.is_full();
   if (kernel == nullptr && watched) {
-    kernel = own.load(*policy, slots, wide);
+    kernel = own.load(*policy, slots, dtype);
   }
-  if (kernel != nullptr) {
-    try {
-      return call(kernel);
-    } catch (...) {
-      // The general kernel fails in the program's own words, where this one knows numbers only.
-      return call(general);
-    }
-  }
-  if (!watched) return call(general);
+  if (kernel != nullptr) return call_known(kernel, general, tensors, ints, in_place, results);
+  if (!watched) return call();
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
-  Tensors made = call(general);
+  Tensors made = call();
   const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
-  own.note(*policy, slots, wide, time.count());
+  own.note(*policy, slots, dtype, time.count());
   return made;
 }
 
 Tensors run_tuned(Specialisations& own, const SpecialisationPolicy* policy,
                   const std::vector<int64_t>& slots, Kernel general, const Tensors& tensors,
-                  const std::vector<int64_t>& ints, size_t results) {
-  const auto call = [&](Kernel kernel) { return call_kernel(kernel, tensors, ints, false, results); };
+                  const std::vector<int64_t>& ints, bool in_place, size_t results) {
+  const auto call = [&] { return call_kernel(general, tensors, ints, in_place, results); };
   const bool searches = policy != nullptr && policy->search;
-  if (slots.empty() || !(searches || own.is_tuned())) return call(general);
-  if (at::globalContext().deterministicAlgorithms()) return call(general);
-  const bool wide = is_double(tensors);
+  if (slots.empty() || !(searches || own.is_tuned())) return call();
+  if (at::globalContext().deterministicAlgorithms()) return call();
+  // What computes with narrow tensors as they are has one form of its own.
+  const at::ScalarType in_float = is_narrow(call_dtype()) ? call_dtype() : at::kFloat;
+  const at::ScalarType dtype = is_double(tensors) ? at::kDouble : in_float;
   const at::Device where = call_device();
   const int device = where.is_cuda() ? where.index() : 0;
-  Kernel kernel = own.find_ready(slots, wide, device);
+  Kernel kernel = own.find_ready(slots, dtype, device);
   if (kernel == nullptr && searches && !gpu::is_capturing(device) &&
-      own.is_first(slots, wide, device)) {
+      own.is_first(slots, dtype, device)) {
     // Candidates also run on other streams, when all that they read is there; and what they report is
     // nobody's: what earlier calls have, this one tells before.
     if (policy->searches) gpu::check_device(where);
-    policy->search(own.name(), slots, wide, device, tensors, ints, results);
-    kernel = own.find_ready(slots, wide, device);
+    policy->search(own.name(), slots, dtype, device, tensors, ints, in_place, results);
+    kernel = own.find_ready(slots, dtype, device);
   }
-  if (kernel == nullptr) return call(general);
-  try {
-    return call(kernel);
-  } catch (...) {
-    return call(general);  // which fails in the program's own words
-  }
+  if (kernel == nullptr) return call();
+  return call_known(kernel, general, tensors, ints, in_place, results);
 }
 
 }  // namespace loma

@@ -28,6 +28,13 @@ std::vector<int64_t> numbers_of(const py::tuple& values) {
   return made;
 }
 
+at::ScalarType dtype_named(const std::string& name) {
+  for (const auto dtype : {at::kDouble, at::kBFloat16, at::kHalf}) {
+    if (name == dtype_name(dtype)) return dtype;
+  }
+  return at::kFloat;
+}
+
 // None: a tensor that nobody wants.
 py::object object_of(const at::Tensor& tensor) {
   return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
@@ -55,8 +62,8 @@ void call_python(const F& call) {
 }
 
 // There is a kernel for these slots in the cache.
-void add_known(const std::string& name, const py::tuple& slots, bool is_double) {
-  specialisations_of(name).add_known(numbers_of(slots), is_double);
+void add_known(const std::string& name, const py::tuple& slots, const std::string& dtype) {
+  specialisations_of(name).add_known(numbers_of(slots), dtype_named(dtype));
 }
 
 // `search` may be None; `searches`: it looks for the CPU's kernels, too.
@@ -66,20 +73,22 @@ void set_hook(ModuleState& state, py::object hook, int limit, int calls, int64_t
   auto* kept = new py::object(std::move(hook));
   auto* policy = new SpecialisationPolicy{
       limit, calls, call_ns, total_ns,
-      [kept](const std::string& name, const std::vector<int64_t>& slots, bool is_double, bool now) {
-        call_python([&] { (*kept)(name, tuple_of(slots), is_double, now); });
+      [kept](const std::string& name, const std::vector<int64_t>& slots, at::ScalarType dtype,
+             bool now) {
+        call_python([&] { (*kept)(name, tuple_of(slots), dtype_name(dtype), now); });
       },
       {}};
   if (!search.is_none()) {
     policy->searches = searches;
     auto* searched = new py::object(std::move(search));
     policy->search = [searched](const std::string& name, const std::vector<int64_t>& slots,
-                                bool is_double, int device, const Tensors& tensors,
-                                const std::vector<int64_t>& ints, size_t results) {
+                                at::ScalarType dtype, int device, const Tensors& tensors,
+                                const std::vector<int64_t>& ints, bool in_place, size_t results) {
       call_python([&] {
         py::tuple given(tensors.size());
         for (size_t k = 0; k < tensors.size(); ++k) given[k] = object_of(tensors[k]);
-        (*searched)(name, tuple_of(slots), is_double, device, given, tuple_of(ints), results);
+        (*searched)(name, tuple_of(slots), dtype_name(dtype), device, given, tuple_of(ints),
+                    in_place, results);
       });
     };
   }
@@ -87,18 +96,21 @@ void set_hook(ModuleState& state, py::object hook, int limit, int calls, int64_t
 }
 
 // Kernels as Python has them. None: there is no such kernel.
-py::object capsule_of(Kernel kernel) {
-  if (kernel == nullptr) return py::none();
-  return py::capsule(reinterpret_cast<void*>(kernel), "loma kernel");
+py::object capsule_of(Apart found) {
+  if (found.kernel == nullptr) return py::none();
+  return py::capsule(new Apart(std::move(found)), "loma kernel");  // never freed, like libraries
 }
 
-Kernel kernel_of(const py::capsule& capsule) {
-  return reinterpret_cast<Kernel>(capsule.get_pointer<void>());
-}
+const Apart& apart_of(const py::capsule& capsule) { return *capsule.get_pointer<Apart>(); }
 
-// Runs a kernel by itself, on any thread.
-Tensors run(const py::capsule& capsule, const py::tuple& tensors, const py::tuple& ints,
-            size_t results) {
+// Runs a kernel by itself, on any thread, in a call of that dtype.
+Tensors run(const py::capsule& capsule, const std::string& dtype, const py::tuple& tensors,
+            const py::tuple& ints, bool in_place, size_t results) {
+  const Apart& found = apart_of(capsule);
+  TORCH_CHECK_VALUE(!is_narrow(dtype_named(dtype)) ||
+                        found.narrow == specialisations_of(found.name).narrow.load(),
+                    found.name, ": this kernel takes other tensors in ", dtype,
+                    " than the general one, to which they come");
   Tensors given;
   at::Device device = at::kCPU;
   for (const py::handle tensor : tensors) {
@@ -106,27 +118,26 @@ Tensors run(const py::capsule& capsule, const py::tuple& tensors, const py::tupl
     if (given.back().defined() && given.back().is_cuda()) device = given.back().device();
   }
   const std::vector<int64_t> numbers = numbers_of(ints);
-  const Kernel kernel = kernel_of(capsule);
   const py::gil_scoped_release no_gil;
   const c10::DeviceGuard on_device(device);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const CallOn call_on(device);
-  return call_kernel(kernel, given, numbers, false, results);
+  const CallOn call_on(device, dtype_named(dtype));
+  return call_kernel(found.kernel, given, numbers, in_place, results);
 }
 
-py::tuple run_apart(const py::capsule& capsule, const py::tuple& tensors, const py::tuple& ints,
-                    size_t results) {
-  const Tensors made = run(capsule, tensors, ints, results);
+py::tuple run_apart(const py::capsule& capsule, const std::string& dtype, const py::tuple& tensors,
+                    const py::tuple& ints, bool in_place, size_t results) {
+  const Tensors made = run(capsule, dtype, tensors, ints, in_place, results);
   py::tuple out(made.size());
   for (size_t k = 0; k < made.size(); ++k) out[k] = object_of(made[k]);
   return out;
 }
 
 // What it launches on a GPU.
-py::tuple trace(const py::capsule& capsule, const py::tuple& tensors, const py::tuple& ints,
-                size_t results) {
+py::tuple trace(const py::capsule& capsule, const std::string& dtype, const py::tuple& tensors,
+                const py::tuple& ints, size_t results) {
   const gpu::Trace told;
-  run(capsule, tensors, ints, results);
+  run(capsule, dtype, tensors, ints, false, results);
   py::tuple out(told.launches.size());
   for (size_t k = 0; k < told.launches.size(); ++k) out[k] = told.launches[k];
   return out;
@@ -142,18 +153,21 @@ void bind_specialise(py::module_& python, ModuleState& state) {
   python.def("add_known_kernel", add_known);
   // For the tuner: a kernel that is in use, one that is loaded without being used, a call of one,
   // and what puts it to use.
-  python.def("find_kernel", [](const std::string& name, const py::tuple& slots, bool is_double,
-                               int device) {
-    return capsule_of(specialisations_of(name).find(numbers_of(slots), is_double, device));
+  python.def("find_kernel", [](const std::string& name, const py::tuple& slots,
+                               const std::string& dtype, int device) {
+    const Specialisations& own = specialisations_of(name);
+    const Kernel kernel = own.find(numbers_of(slots), dtype_named(dtype), device);
+    return capsule_of({name, kernel, own.narrow.load()});
   });
   python.def("load_kernel", [](const std::string& library) {
     return capsule_of(load_apart(library));
   });
   python.def("run_kernel", run_apart);
   python.def("trace_kernel", trace);
-  python.def("use_kernel", [](const std::string& name, const py::tuple& slots, bool is_double,
-                              int device, const py::capsule& kernel) {
-    specialisations_of(name).add(numbers_of(slots), is_double, kernel_of(kernel), device);
+  python.def("use_kernel", [](const std::string& name, const py::tuple& slots,
+                              const std::string& dtype, int device, const py::capsule& kernel) {
+    specialisations_of(name).add(numbers_of(slots), dtype_named(dtype), apart_of(kernel).kernel,
+                                 device);
   });
 }
 

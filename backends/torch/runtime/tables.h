@@ -70,7 +70,9 @@ __attribute__((visibility("default"))) bool register_specialisation(const char* 
 
 // Leaves a kernel of that operator to whoever loads its library to have it by itself (load_apart), and
 // adds it nowhere. The name tells libraries of several modules apart, with each of which one is linked.
-__attribute__((visibility("default"))) bool leave_apart(const char* name, Kernel kernel);
+// `narrow` as above.
+__attribute__((visibility("default"))) bool leave_apart(const char* name, Kernel kernel,
+                                                        uint64_t narrow = 0);
 
 enum class Kind : uint8_t { Tensor, Tensor32, IntTensor, BoolTensor, Float, Int };  // 32: float32 only
 enum class Role : uint8_t {
