@@ -41,7 +41,8 @@ def second_axis(flat: Sequence[Loop], reads: Sequence[Access], first: Loop) -> L
     what depends on it lies in order."""
 
     def loads(loop: Loop) -> int:
-        return sum(_loads(first, (read,)) * _loads(loop, (read,)) for read in reads)
+        counts = _loads_in_order if loop is flat[-1] else _loads
+        return sum(_loads(first, (read,)) * counts(loop, (read,)) for read in reads)
 
     def able(loop: Loop) -> bool:
         if loop is first or not _divides(loop) or not _lacking(loop, reads):
@@ -59,12 +60,13 @@ def second_axis(flat: Sequence[Loop], reads: Sequence[Access], first: Loop) -> L
 
 def pair_axis(flat: Sequence[Loop], reads: Sequence[Access], first: Loop) -> Loop | None:
     """The last axis, if what is read along it lies in order: two neighbours at a time take half as
-    many reads, though they share none."""
+    many reads, though they share none. Of windows alone they do not."""
     last = flat[-1]
     extent = sizes.constant(last.axis.extent)
-    found = [read.coefficient(last.name) for read in reads if _depends(read, last)]
+    along = [read for read in reads if _depends(read, last)]
     able = last is not first and (extent is None or extent % 2 == 0)
-    return last if able and all(sizes.constant(each) == 1 for each in found) else None
+    in_order = all(sizes.constant(read.coefficient(last.name)) == 1 for read in along)
+    return last if able and in_order and not all(map(_is_window, along)) else None
 
 
 def _is_whole(loop: Loop) -> bool:
@@ -90,6 +92,21 @@ def _loads(loop: Loop, reads: Sequence[Access]) -> int:
         _SEVERAL if _depends(read, loop) and sizes.constant(read.coefficient(loop.name)) != 1 else 1
         for read in reads
     )
+
+
+def _loads_in_order(loop: Loop, reads: Sequence[Access]) -> int:
+    """The same where values lie in order, of which several are read at once if they begin where a
+    group of them may: windows do not."""
+    return sum(
+        _SEVERAL if _depends(read, loop) and _is_window(read) else _loads(loop, (read,))
+        for read in reads
+    )
+
+
+def _is_window(read: Access) -> bool:
+    """Whether what is read along the last axis begins anywhere, or may leave the tensor."""
+    steps = [sizes.constant(each) for each in (read.rest, *read.coefficients.values())]
+    return read.padded or sum((step or 0) % _SEVERAL != 0 for step in steps) > 1
 
 
 def takes_several(body: Sequence[Node], *axes: str) -> bool:

@@ -4,8 +4,9 @@ A candidate is what it takes other than the usual ways. The search goes from the
 those that differ from it in one choice, first to where a :class:`Model` expects most. When all of
 them are known, it goes on from the next best one: two changes may only be faster together.
 Measurement decides: a candidate is called in turn with the best one, given up when it is clearly
-slower, and takes the best one's place when it is faster, also beside the usual one. In the end the
-best has to be faster than the usual ways once more, in a run of their own.
+slower, and takes the best one's place when it is faster, also beside the usual one, and that once
+more. In the end the best has to be faster than the usual ways in another run of their own; if it is
+not, those that were the best before it.
 
 Nothing here knows what is chosen, nor what a candidate is made of.
 """
@@ -172,6 +173,7 @@ class Search:
         self._tried: list[Taken] = []
         self._texts: set[str] = set()
         self._known: list[_Candidate] = []
+        self._bests: list[_Candidate] = []
         self._model = Model()
         self.trials: list[Trial] = []
 
@@ -194,19 +196,20 @@ class Search:
                 for (taken, lowered), call in zip(
                     batch, self._maker.make([taken for taken, _ in batch]), strict=True
                 ):
-                    if call is not None:
+                    if call is not None and self._gone() < self._seconds - last:
                         best = self._measured(usual, best, taken, lowered, call, repeats)
                     self._progress(self._gone(), seconds * best.ratio)
                 slowest = max(0.5 * slowest, self._clock() - started)
         except KeyboardInterrupt:  # what is found so far counts
             self._progress(self._gone(), seconds * best.ratio)
             raise
-        if best is usual:
-            return Found({}, seconds, seconds, self.trials)
-        ratio, usual_seconds = self._confirmed(best.call, usual.call, repeats)
-        if ratio > ADOPTED:
-            return Found({}, usual_seconds, usual_seconds, self.trials)
-        return Found(best.taken, usual_seconds, usual_seconds * ratio, self.trials)
+        for winner in reversed(self._bests):  # one that was fast by chance hides no other
+            ratio, seconds = self._confirmed(winner.call, usual.call, repeats)
+            if ratio <= ADOPTED:
+                return Found(winner.taken, seconds, seconds * ratio, self.trials)
+            if self._gone() > self._seconds:
+                break
+        return Found({}, seconds, seconds, self.trials)
 
     def _first(self) -> _Candidate | None:
         lowered = self._maker.lower({})
@@ -261,10 +264,15 @@ class Search:
         if ratio < _BETTER:
             # Beside the usual one: products of ratios would add up what was fast by chance.
             own = self._ratio(call, usual.call, repeats, _BESIDE_USUAL)
+        is_better = ratio < _BETTER and own < _BETTER * best.ratio
+        if is_better:  # of many candidates some are fast by chance
+            own = max(own, self._ratio(call, usual.call, repeats, _BESIDE_USUAL))
+            is_better = own < _BETTER * best.ratio
         candidate = _Candidate(taken, lowered.choices, call, own)
         self._known.append(candidate)
-        if ratio < _BETTER and own < _BETTER * best.ratio:
+        if is_better:
             best = candidate
+            self._bests.append(best)
         self.trials.append(Trial(taken, self._gone(), own, best.ratio))
         return best
 
