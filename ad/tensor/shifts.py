@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from loma import config
 from loma.ad.tensor.weights import STAYS, ZERO, NoWeight, Weight, added, same, weight_of
-from loma.core.effects import assigned, effects, written
+from loma.core.effects import effects, written
 from loma.core.ir import (
     FLOAT, INT, Assign, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, Reduce,
     Return, Stmt, Unpack, Var, While, Zero,
@@ -150,16 +150,17 @@ class _Weights:
 
     def _nested(self, stmt: If | For | While) -> None:
         """Blocks that may not run, or run again: what they write has no weight."""
-        for name in assigned((stmt,)):
-            if self._of.get(name, STAYS).terms:
-                raise NoWeight
-            self._of[name] = STAYS
+        own = dict.fromkeys(written((stmt,)), STAYS)
+        if any(self._of.get(name, STAYS).terms for name in own):
+            raise NoWeight
         moved = set(self.moved)
         for block in blocks(stmt):
+            self._of |= own  # a branch does not know what the other one has made zero
             for inner in block:
                 self.statement(inner)
         if self.moved != moved:
             raise NoWeight
+        self._of |= own
 
     def _index(self, stmt: IndexAssign) -> None:
         target = stmt.target

@@ -120,6 +120,9 @@ STAYS = {
     "a sum of shifted values": "y[i] = sum(a[i, k] - m[i] for k in N)",
     "in an exponent's factor": "y[i] = log(sum(exp(a[i, k] * m[i]) for k in N)) - m[i]",
     "only some elements": f"y[i] = log({_SUM})\n    y[i + 0] += m[i] if i > 0 else 0.0",
+    "times what another branch makes zero": (
+        "if N > 2:\n        y[i] = a[i, 0]\n    else:\n        zero(y)\n    y[i] = y[i] * m[i]"
+    ),
 }
 
 
