@@ -63,13 +63,26 @@ for j in range(1, M):
     for j in range(M):
         m = max(x[i, j], m)
     y[i] = m
-""", None),
+""", "m = max(x[i, M - j_1 - 1] for j_1 in M)"),
+    ("the_later_of_two", ROWS + """
+    m = x[i, 0]
+    for j in range(1, M):
+        m = max(x[i, j], m)
+    y[i] = m
+""", "m = max(x[i, M - _j_1 - 1] for _j_1 in M)"),
     ("backwards", ROWS + """
     m = x[i, 0]
     for j in reversed(range(M)):
         m = max(m, x[i, j])
     y[i] = m
-""", None),
+""", "m = max(m, max(x[i, M - j_1 - 1] for j_1 in M))"),
+    ("loops_in_each_other", """
+m = 0.5
+for i in range(N):
+    for j in range(M - 1):
+        m = max(x[i, j], m)
+y[k] = m
+""", "m = max(max(x[N - i_1 - 1, M - j_1 - 2] for i_1 in N for j_1 in range(M - 1)), m)"),
     ("of_itself", ROWS + """
     m = x[i, 0]
     for j in range(M):

@@ -33,6 +33,7 @@ from loma.core.walk import (
 from loma.passes.canonical.branches import Facts, without_branches
 from loma.passes.canonical.groups import copied, in_groups, with_groups
 from loma.passes.canonical.recurrences.decided import tells_one_round
+from loma.passes.canonical.recurrences.keepers import apart
 from loma.passes.canonical.views import element
 from loma.passes.liveness import set_first
 
@@ -109,11 +110,13 @@ class _Loops:
             if isinstance(stmt, For):
                 stmt = self._with_first_rounds(stmt)
                 made = self._tried(stmt)
+                made = self._apart(stmt) if made is None else made
                 if made is None and (plain := self._without_branches(stmt)) is not None:
                     before, self._mentions = self._mentions, self._mentions.copy()
                     self._mentions.subtract(mentions(stmt.body))
                     self._mentions.update(mentions(plain.body))
                     made = self._tried(plain)
+                    made = self._apart(plain) if made is None else made
                     self._mentions = before if made is None else self._mentions
                 if made is not None:
                     out += made
@@ -126,6 +129,24 @@ class _Loops:
             return self._statements(loop)
         except _Refused:
             return None
+
+    def _apart(self, loop: For) -> tuple[Stmt, ...] | None:
+        """What the loop does, without it, where it does without what it keeps of its rounds."""
+        found = apart(loop, self._count(loop), self._changed, _rank_of(loop), self._names)
+        if found is None:
+            return None
+        before, declared = self._mentions, self._declared
+        new = {var.name: var for var in found.variables}
+        self._declared = declared | new
+        self._mentions = before.copy()
+        self._mentions.subtract(mentions(loop.body))
+        self._mentions.update(mentions((*found.loop.body, *found.behind)))
+        made = self._tried(found.loop)
+        if made is None:
+            self._mentions, self._declared = before, declared
+            return None
+        self._new |= new
+        return (*made, *found.behind)
 
     def _without_branches(self, loop: For) -> For | None:
         """The loop with choices between values for its branches; None where it has none or some
@@ -255,10 +276,7 @@ class _Loops:
     def _widened(self, loop: For, private: set[str]) -> dict[str, Var]:
         """The private variables with a dimension for the counter, none of which takes many times as
         much memory as a tensor that has one for it, too."""
-        rank = 0
-        for node in nodes(loop.body):
-            if isinstance(node, Index) and loop.counter in subscript_variables(node):
-                rank = max(rank, len(node.subscripts))
+        rank = _rank_of(loop)
         count = self._count(loop)
         found = {}
         for name in sorted(private):
@@ -430,6 +448,16 @@ def _with_counter(parts: tuple[Expr, ...], own: Expr, dims: tuple[Expr, ...]) ->
     that neighbours of a place in the window are as many lanes as the loop has rounds."""
     window = bool(dims) and all(sizes.constant(dim) is not None for dim in dims)
     return (*parts, own) if window else (own, *parts)
+
+
+def _rank_of(loop: For) -> int:
+    """How many dimensions tensors have that a loop goes along."""
+    along = (
+        len(node.subscripts)
+        for node in nodes(loop.body)
+        if isinstance(node, Index) and loop.counter in subscript_variables(node)
+    )
+    return max(along, default=0)
 
 
 def _rank(dims: tuple[Expr, ...]) -> int:

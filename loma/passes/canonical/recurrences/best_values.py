@@ -5,7 +5,8 @@
 
 is what :mod:`.winners` makes of a loop that keeps the largest value, for derivatives want to know
 where it was. In inference ``m[n]`` is ``max(x[n, k] if x[n, k] > b else b for k in K)``: no element
-is looked up.
+is looked up. Nor does it matter which of equals is the first: ``max(x[K - 1 - k] for k in K)``,
+which has the last one, goes from the beginning.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from loma.core.ir import (
     ReduceKind, Select, Stmt, Var, replace,
 )  # fmt: skip
 from loma.core.walk import (
-    exchanged, free_variables, map_blocks, map_tensor_functions, substitute, walk,
+    exchanged, free_variables, map_blocks, map_children, map_expressions, map_tensor_functions,
+    substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.loops import mentions
+from loma.passes.canonical.recurrences.extremes import from_the_end
 from loma.passes.canonical.recurrences.winners import unravelled
-
 
 _BETTER = {"argmax": (">", ">="), "argmin": ("<", "<=")}
 
@@ -51,7 +53,31 @@ def _changed(function: Function) -> Function:
                         out[position], out[at] = None, new
         return tuple(stmt for stmt in out if stmt is not None)
 
-    return replace(function, body=block(function.body))
+    turned = tuple(map_expressions(stmt, _forwards) for stmt in block(function.body))
+    return replace(function, body=turned)
+
+
+def _forwards(expr: Expr) -> Expr:
+    """With extremes of elements that are gone through from the end going from the beginning."""
+    expr = map_children(expr, _forwards)
+    if not isinstance(expr, Reduce) or expr.kind not in ("max", "min"):
+        return expr
+    body = expr.body
+    subscripts = [s for node in walk(body) if isinstance(node, Index) for s in node.subscripts]
+    for axis in expr.axes:
+        own = [s for s in subscripts if axis.name in free_variables(s)]
+        ragged = any(axis.name in free_variables(other.extent) for other in expr.axes)
+        if own and not ragged and all(map(partial(_goes_back, axis.name), own)):
+            turned = from_the_end(axis.extent, Var(axis.name, INT))
+            body = sizes.simple_subscripts(substitute(body, {axis.name: turned}))
+    return replace(expr, body=body)
+
+
+def _goes_back(name: str, subscript: Expr) -> bool:
+    terms = sizes.polynomial(subscript)
+    here = (Var(name, INT),)
+    alone = all(name not in free_variables(part) for term in terms for part in term if term != here)
+    return terms.get(here, 0) < 0 and alone
 
 
 def _with_value(

@@ -3,18 +3,19 @@
 ``for d in range(D): m = max(m, x[n, d])`` is ``m = max(m, max(x[n, d] for d in D))``, if there is a
 value of d. Loops inside each other are one reduction. Where m begins with the first of these
 elements, ``m = x[n, 0]``, or with the one in front of them, behind which the loop begins, the
-reduction alone says all.
+reduction alone says all. ``m = max(x[n, d], m)`` keeps the last of equal elements, so it counts
+them from the end, which in inference makes no difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from loma.core import builder as b, sizes
 from loma.core.effects import written
 from loma.core.ir import (
     INT, Assign, Axis, Builtin, Expr, For, Function, If, Index, IndexAssign, IntConst, Module, Op,
-    Reduce, Stmt, TensorType, Var, replace,
+    Reduce, ReduceKind, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
@@ -25,6 +26,37 @@ from loma.core.walk import (
 def extremes(module: Module) -> Module:
     """The pass on every tensor function of a module."""
     return map_tensor_functions(module, lambda function: _Extremes(function).run())
+
+
+def kept_and_new(stmt: Stmt) -> tuple[Assign | IndexAssign, ReduceKind, Expr, bool] | None:
+    """A statement that keeps the larger or smaller of what its place has and a new value, and which
+    of both it keeps, the new value, and whether that is kept if they are equal."""
+    match stmt:
+        case Assign(place, "=", Builtin("max" | "min" as name, (left, right))):
+            pass
+        case IndexAssign(place, "=", Builtin("max" | "min" as name, (left, right))):
+            pass
+        case _:
+            return None
+    if place not in (left, right):
+        return None
+    kind: ReduceKind = "max" if name == "max" else "min"
+    return stmt, kind, right if left == place else left, left != place
+
+
+def guarded(stmt: Stmt, changed: Collection[str]) -> tuple[tuple[Expr, ...], Stmt]:
+    """A statement, and the conditions around it, which those variables do not change."""
+    match stmt:
+        case If(cond, (only,), ()) if sizes.keeps_value(cond, changed):
+            conds, inner = guarded(only, changed)
+            return (cond, *conds), inner
+        case _:
+            return (), stmt
+
+
+def from_the_end(extent: Expr, place: Expr) -> Expr:
+    """The place that counts from the end of a range."""
+    return b.binary("-", b.binary("-", extent, IntConst(1)), place)
 
 
 class _Extremes:
@@ -47,29 +79,27 @@ class _Extremes:
 
     def _reduced(self, loop: For, before: list[Stmt]) -> Stmt | None:
         """The statement that does what a loop does; its beginning is taken from what is before."""
-        match loop.body:
-            case (Assign(place, "=", Builtin("max" | "min" as kind, (kept, value))) as only,):
-                pass
-            case (IndexAssign(place, "=", Builtin("max" | "min" as kind, (kept, value))) as only,):
-                pass
-            case _:
-                return None
-        changed = written((only,)) | {loop.counter}
-        if kept != place or value.type != place.type or loop.counter in free_variables(place):
+        if len(loop.body) != 1:
             return None
-        if (
-            loop.backwards
-            or free_variables(value) & (changed - {loop.counter})
-            or not _has_elements(value)
-        ):
+        conds, inner = guarded(loop.body[0], written((loop,)) | {loop.counter})
+        found = kept_and_new(inner)
+        if found is None:
+            return None
+        only, kind, value, last = found
+        place, changed = only.target, written((only,)) | {loop.counter}
+        if value.type != place.type or loop.counter in free_variables(place):
+            return None
+        if free_variables(value) & (changed - {loop.counter}) or not _has_elements(value):
             return None
         if not sizes.keeps_value(loop.extent, changed):
             return None
 
         def over(extent: Expr, ahead: int) -> Reduce:
             axis = Axis(self._names.fresh(loop.counter), extent)
-            index = b.binary("-", Var(axis.name, INT), IntConst(ahead)) if ahead else None
-            body = _at(value, loop.counter, index or Var(axis.name, INT))
+            index: Expr = Var(axis.name, INT)
+            index = from_the_end(extent, index) if last != loop.backwards else index
+            index = b.binary("-", index, IntConst(ahead)) if ahead else index
+            body = _at(value, loop.counter, index)
             if isinstance(body, Reduce) and body.kind == kind and not _is_ragged(body, axis):
                 return replace(body, axes=(axis, *body.axes), span=loop.span)
             return Reduce(kind, body, (axis,), value.type, loop.span)
@@ -77,7 +107,7 @@ class _Extremes:
         beginning = self._beginning(only, before, free_variables(value) | free_variables(place))
         nested = isinstance(value, Reduce) and value.kind == kind
         for ahead in (0,) if nested else (0, 1):
-            if beginning is None:
+            if beginning is None or conds or loop.backwards:
                 break
             first = _first(value, kind, {loop.counter: IntConst(-ahead)})
             extent = sizes.simplify(b.binary("+", loop.extent, IntConst(ahead)))
@@ -89,11 +119,12 @@ class _Extremes:
             ):
                 del before[beginning]
                 return replace(only, value=over(extent, ahead), span=loop.span)
-        larger = Builtin(kind, (kept, over(loop.extent, 0)), value.type, only.value.span)
-        new = replace(only, value=larger)
-        if (sizes.constant(loop.extent) or 0) > 0:
-            return new
-        return If(b.binary(">", loop.extent, IntConst(0)), (new,), (), loop.span)
+        new = over(loop.extent, 0)
+        both = (new, place) if last else (place, new)
+        larger = replace(only, value=Builtin(kind, both, value.type, only.value.span))
+        if (sizes.constant(loop.extent) or 0) <= 0:
+            conds = (b.binary(">", loop.extent, IntConst(0)), *conds)
+        return If(b.every(conds), (larger,), (), loop.span) if conds else larger
 
     def _beginning(
         self, only: Assign | IndexAssign, before: Sequence[Stmt], inputs: frozenset[str]
