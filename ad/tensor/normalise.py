@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loma import errors
+from loma.ad.activity import carries_derivative
 from loma.ad.rules import reads_value
 from loma.ad.tensor.products import nested
 from loma.core import builder as b
@@ -30,6 +31,7 @@ from loma.core.ir import (
     While, Zero, is_tensor_function, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of, with_own_indices
+from loma.core.ops import OPS
 from loma.core.printer import print_expr
 from loma.core.sizes import bound_sizes, dims_of, is_arithmetic, size_variables
 from loma.core.walk import (
@@ -280,6 +282,9 @@ class _Normaliser(Hoisting):
 
     def _tensor(self, expr: Expr) -> Expr:
         match expr:
+            case Op(_, (Op() as inner,)) if _is_part_of_ints(expr):
+                # Of an order: a library may find no more of it.
+                return replace(expr, args=(self._tensor(inner),))
             case Op(_, args):
                 return replace(expr, args=tuple(self._atom(arg) for arg in args))
             case NoDiff(operand):
@@ -328,3 +333,8 @@ class _Normaliser(Hoisting):
                 return self._hoist(expr, {})
             case _:
                 return self._map_children(expr, self._scalar)
+
+
+def _is_part_of_ints(view: Op) -> bool:
+    """Whether an operator is a view of what carries no derivative."""
+    return OPS[view.name].work == "view" and not carries_derivative(view.args[0].type)

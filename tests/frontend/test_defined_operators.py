@@ -4,6 +4,7 @@ derivatives, and libtorch on those of a network made of them."""
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from oracle import Program, check, close
 
 import loma
 from loma import errors
-from loma.ad import differentiate
+from loma.ad import differentiate, split_pairs
 from loma.backends.interpreter import Interpreter
 from loma.core.definitions import DEFINED
+from loma.core.printer import print_module
 from loma.frontend import parse
 from loma.frontend.expressions.parts import RESULTS
 
@@ -317,6 +319,11 @@ def test_the_first_of_an_order_are_those_of_the_whole_order(
     ):  # fmt: skip
         assert torch.equal(place, wanted)
         torch.testing.assert_close(value, x.gather(dim, wanted), equal_nan=True, rtol=0, atol=0)
+
+
+def test_no_derivative_needs_the_whole_order() -> None:
+    shown = print_module(split_pairs(parse(FIRST))[0])
+    assert len(re.findall(r"slice\(argsort\(", shown)) == shown.count("argsort(") > 0
 
 
 def test_more_than_a_dimension_has_cannot_be_taken() -> None:

@@ -39,6 +39,8 @@ CASES: tuple[tuple[str, str, str, str], ...] = (
      "x[i, j] * x[i, j] * z[j]", "_c"),
     ("of_neighbours", "y[i, k] = sum(x[i, j] * x[i, j] * w[(j + 1) % M, k] for j in M)",
      "x[i, j] * x[i, j] *", "_c"),
+    ("place_with_a_division", "y[i, k] = sum(x[i, j] * z[j * k % M] for j in M)",
+     "_c[k, j] = z[j * k % M]", "x[i, j] * z["),
     ("short", "y[i, k] = sum(x[i, j] ** 2 * w[j, k] ** 2 for j in range(3))",
      "x[i, j] ** 2 * w", "_c"),
     ("view_of_an_operator", "y = sum(reshape(softmax(x, 1), [N, M, 1]) * w, [1])",

@@ -14,7 +14,8 @@ So does a quotient of elements, ``sum(c[i, j] / z[j] * v[j, d] for j in S)``, th
 each ``d``: what is left is a product of two tensors. Of more elements, of which each lacks ``i`` or
 ``d``, those that lack the same are one of the two, as in ``sum(x[i, j] ** 2 * v[j, d] ** 2 for j in
 S)`` and ``sum((x[i, j] - m[j]) * v[j, d] for j in S)``. An operand whose dimension has parts of one
-length, ``q[t, h * C + d]``, is one over both indices. So does a choice between values of which
+length, ``q[t, h * C + d]``, is one over both indices, and so is one whose places take a division,
+``c[k * n % N]``. So does a choice between values of which
 some are costly, and an element at a place that data
 say, ``x[n, label[n]]`` beside ``x[n, c]``: what is read there for each ``c`` is read once, and its
 adjoint is added there once. What is costly and the same in all rounds of a loop is computed in
@@ -44,6 +45,7 @@ from loma.core.walk import (
     blocks, free_variables, map_guarded, map_tensor_functions, reads_elements, substitute,
     variables, walk,
 )  # fmt: skip
+from loma.passes.canonical.defined import is_divided
 from loma.passes.canonical.groups import parts_of
 from loma.passes.canonical.hoisting import InBlocks, may_fail
 from loma.passes.liveness import covers
@@ -156,13 +158,17 @@ class _Costly(InBlocks):
 
     def _is_operand(self, expr: Expr, scope: Scope) -> bool:
         """Whether an expression is a quotient of elements that is summed, for several results, or
-        what was found to be an operand."""
+        an element whose place takes a division for each, or what was found to be an operand."""
         match expr:
             case Binary("/", Index(), Index(), FloatType()):
-                own = free_variables(expr)
-                return bool(own & self._summed) and bool(scope.keys() - self._summed - own)
+                pass
+            case Index(Var(), subscripts, FloatType()):
+                if not any(is_divided(place, scope.keys()) for place in subscripts):
+                    return expr in self._operands
             case _:
                 return expr in self._operands
+        own = free_variables(expr)
+        return bool(own & self._summed) and bool(scope.keys() - self._summed - own)
 
     def _is_far(self, expr: Expr, scope: Scope) -> bool:
         """Whether an expression is an element at a place that data say, which is the same for many

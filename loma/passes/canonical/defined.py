@@ -3,7 +3,7 @@ may have it instead."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set as AbstractSet
 from dataclasses import dataclass
 
 from loma.core import builder as b, sizes
@@ -88,7 +88,12 @@ class Definition:
         """All axes, where the value is an element that has them times numbers that do not."""
         names = frozenset(axis.name for axis in self.axes)
         whole = [f for f in factors(self.value, False) if free_variables(f.value) >= names]
-        plain = all(isinstance(f.value, Index) and not f.divides for f in whole)
+        plain = all(
+            isinstance(f.value, Index)
+            and not f.divides
+            and not any(is_divided(place, names) for place in f.value.subscripts)
+            for f in whole
+        )
         return names if len(whole) == 1 and plain and not self.copies else None
 
     @property
@@ -170,3 +175,17 @@ def is_product(value: Expr) -> bool:
     reads = [node for node in parts if isinstance(node, Index)]
     plain = not any(isinstance(node, Select | Builtin | Call) for node in parts)
     return plain and len(set(reads)) == len(reads)
+
+
+def is_divided(place: Expr, names: AbstractSet[str]) -> bool:
+    """Whether a place is a quotient of a product of indices, or what is left of it, which takes a
+    division for each element."""
+    return any(
+        isinstance(node, Binary)
+        and node.op in ("%", "//")
+        and any(
+            len(names & {part.name for part in term if isinstance(part, Var)}) > 1
+            for term in sizes.polynomial(node.left)
+        )
+        for node in walk(place)
+    )
