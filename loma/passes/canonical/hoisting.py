@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Set as AbstractSet
 from itertools import pairwise
 
 from loma.core import builder as b
-from loma.core.axes import index_statement
+from loma.core.axes import index_statement, shifted_places
 from loma.core.bounds import interval, is_never_negative, stays_inside
 from loma.core.effects import assigned
 from loma.core.ir import (
@@ -55,6 +55,7 @@ class Hoisting:
         self._hoisted: list[Stmt] = []
         # The reductions of the statement at hand that temporaries hold, by what they compute.
         self._reductions: dict[tuple[Expr, tuple[Axis, ...]], Index] = {}
+        self._ranged = set[str]()  # indices of the reductions around
         self._guard: Expr | None = None  # what holds where the expression at hand is evaluated
         self._span: Span = NOWHERE  # of the statement at hand
 
@@ -131,9 +132,15 @@ class Hoisting:
         value, scope = self._prepared(stmt.value), {axis.name: axis for axis in stmt.axes}
         whole = isinstance(value, Reduce) and (stmt.op == "=" or value.kind == "sum")
         if isinstance(value, Reduce) and whole and not shadows(value, scope):
-            inner = scope | {axis.name: axis for axis in value.axes}
-            return replace(stmt, value=replace(value, body=self._hoist(value.body, inner)))
+            return replace(stmt, value=replace(value, body=self._hoisted_body(value, scope)))
         return replace(stmt, value=self._hoist(value, scope))
+
+    def _hoisted_body(self, reduce: Reduce, scope: dict[str, Axis]) -> Expr:
+        around = self._ranged
+        self._ranged = around | {axis.name for axis in reduce.axes}
+        body = self._hoist(reduce.body, scope | {axis.name: axis for axis in reduce.axes})
+        self._ranged = around
+        return body
 
     def _hoist(self, expr: Expr, scope: dict[str, Axis]) -> Expr:
         """The expression with each reduction in it read from a temporary."""
@@ -141,8 +148,7 @@ class Hoisting:
             return self._map_children(expr, lambda child: self._hoist(child, scope))
         reduce = self._prepared(expr)
         assert isinstance(reduce, Reduce)
-        inner = scope | {axis.name: axis for axis in reduce.axes}
-        expr = replace(reduce, body=self._hoist(reduce.body, inner))
+        expr = replace(reduce, body=self._hoisted_body(reduce, scope))
         guard = self._guard
         if guard is not None:
             fails = may_fail(expr, scope, self._sizes.__contains__)
@@ -167,7 +173,10 @@ class Hoisting:
             return expr
         var = self._temporary(TensorType(tuple(dims), element), "_r", None)  # type: ignore[arg-type]
         place = Index(var, tuple(Var(axis.name, INT) for axis in axes), expr.type)
-        made: Stmt = IndexAssign(place, "=", expr, axes, self._span)
+        # A reduction's index may stand alone in a dimension that is larger, a statement's not.
+        ranges = {axis.name: axis.extent for axis in axes if axis.name in self._ranged}
+        value = shifted_places(expr, ranges) if ranges else expr
+        made: Stmt = IndexAssign(place, "=", value, axes, self._span)
         shorter = {a.name for a, dim in zip(axes, dims, strict=True) if self._count(a) != dim}
         if shorter:
             made = index_statement(place, "=", expr, axes, shorter, self._sizes.__contains__)

@@ -54,18 +54,19 @@ def segments(function: Function) -> Function:
 class _Owners:
     """``owner[r]`` is one more than the number of the segment that has the element r of ``size``,
     or 0; ``shared[()]`` is 0 if no element has two, and all are there. Segments begin at
-    ``first``."""
+    ``first``. ``there``: what else has to hold, which the sizes of tensors tell."""
 
     owner: Var
     shared: Var
     first: Expr
     size: Expr
+    there: tuple[Expr, ...] = ()
 
     def of(self, element: Var) -> Expr:
         return Index(self.owner, (b.binary("+", element, _ZERO),), INT)
 
     def are_alone(self) -> Expr:
-        return Binary("==", Index(self.shared, (), INT), _ZERO, INT)
+        return b.every((Binary("==", Index(self.shared, (), INT), _ZERO, INT), *self.there))
 
 
 class _Segments:
@@ -141,7 +142,9 @@ class _Segments:
         ranges = [axis.extent for item in by_elements for axis in item.stmt.axes]
         dims = (found.size(item) for item in by_elements)
         self._check((loop.extent, *ranges, *(d for d in dims if d is not None)), self._inside)
-        owners = {item.position: self._found(own, found, item) for item in by_elements}
+        conditions = (c for i in by_elements for c in _has_places(own, found, i))
+        there = tuple(dict.fromkeys(conditions))
+        owners = {item.position: self._found(own, found, item, there) for item in by_elements}
         every = next(iter(owners.values()))
         if any(each.shared != every.shared for each in owners.values()):
             raise Refused
@@ -175,7 +178,7 @@ class _Segments:
 
     # ---------------------------------------------------------------------------------- owners
 
-    def _found(self, own: Axis, found: Belongings, item: Item) -> _Owners:
+    def _found(self, own: Axis, found: Belongings, item: Item, there: tuple[Expr, ...]) -> _Owners:
         """The owners of the elements that a statement runs over."""
         size = found.size(item)
         assert item.along is not None
@@ -192,7 +195,7 @@ class _Segments:
             self._owners[key] = self._made(own, first, length, size, before)
             if moves:
                 self._moving.append(key)
-        return with_fields(self._owners[key], first=first)
+        return with_fields(self._owners[key], first=first, there=there)
 
     def _made(
         self, own: Axis, first: Expr, length: Expr, size: Expr, before: list[Stmt]
@@ -274,7 +277,11 @@ class _Segments:
 
         target = replace(stmt.element, subscripts=tuple(map(subscript, stmt.element.subscripts)))
         blank = blank or stmt.op == "+="
-        every = Axis(element.name, owners.size)
+        # The place that stands for none has to exist.
+        count = owners.size
+        if owners.there:
+            count = Select(b.every(owners.there), count, _ZERO, INT)
+        every = Axis(element.name, count)
         before: list[Stmt] = []
         chosen = Select(holds, number, _ZERO, INT)
 
@@ -289,7 +296,7 @@ class _Segments:
             value = read(stmt.value)
             return [*before, _statement(stmt, target, value, every)]
         value = moved(stmt.value)
-        extents = {axis.name: axis.extent for axis in (*stmt.axes, every)}
+        extents = {axis.name: axis.extent for axis in stmt.axes} | {element.name: owners.size}
         parts = dict.fromkeys(_of_segments(stmt.value, own.name, along.name))
         there = set(walk(value))
         known = {new: part for part in parts if (new := moved(part)) in there}
@@ -322,6 +329,17 @@ class _Segments:
             return [], table
         self._before.append(Declare(table, None))
         return [made], table
+
+
+def _has_places(own: Axis, found: Belongings, item: Item) -> Iterator[Expr]:
+    """Where a statement goes elsewhere than to the segment's elements: that there are places."""
+    assert item.along is not None
+    element = b.binary("+", found.first(item), Var(item.along.name, INT))
+    target = item.stmt.element
+    for subscript, dim in zip(target.subscripts, sizes.dims_of(target.base), strict=True):
+        mentions = sizes.mentions(subscript, {own.name, item.along.name})
+        if mentions and not isinstance(dim, IntConst) and not sizes.equal(subscript, element):
+            yield Binary(">", dim, _ZERO, INT)
 
 
 def _of_segments(value: Expr, own: str, along: str) -> Iterator[Index]:

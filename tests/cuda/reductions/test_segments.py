@@ -66,6 +66,15 @@ def places(x : In[Tensor[L]], at : In[IntTensor[L]], start : In[IntTensor[B + 1]
             z[at[l]] += scale[b] * x[l]
     return z
 
+def counted(x : In[Tensor[L, D]], at : In[IntTensor[L]], start : In[IntTensor[B + 1]],
+            z : Out[Tensor[K]], total : Out[Tensor[D]]):
+    for b in range(B):
+        for l in range(start[b], start[b + 1]):
+            z[at[l]] += x[l, 0]
+    for b in range(B):
+        for l in range(start[b], start[b + 1]):
+            total[d] += x[l, d]
+
 def moving(x : In[Tensor[L, D]], length : In[IntTensor[B]]) -> Tensor[L, D]:
     y : Tensor[L, D]
     start : IntTensor[B]
@@ -203,6 +212,21 @@ def test_without_elements_segments_or_columns(module: Any) -> None:
         x = torch.zeros(shape, dtype=torch.float64)
         assert module.totals(x, torch.tensor(start)).shape == (len(start) - 1, shape[1])
         assert module.several(x, torch.tensor(start)).shape == shape
+
+
+def test_into_no_elements(module: Any) -> None:
+    """Which is an error where a segment has one."""
+    x, z = torch.ones(4, 3, dtype=torch.float64), torch.zeros(0, dtype=torch.float64)
+    at = torch.zeros(4, dtype=torch.long)
+    for size, start in ((0, [0, 0, 0]), (0, [2, 1]), (1, [0, 2, 4]), (1, [0, 2, 1])):
+        z = torch.zeros(size, dtype=torch.float64)
+        total = torch.zeros(3, dtype=torch.float64)
+        module.counted(x, at, torch.tensor(start), z, total)
+        count = sum(map(len, _segments(start)))
+        torch.testing.assert_close(total, torch.full((3,), float(count), dtype=torch.float64))
+        torch.testing.assert_close(z, total[:size])
+    with pytest.raises(ValueError, match=r"of 'z' .*outside dimension 0"):
+        module.counted(x, at, torch.tensor([0, 2]), torch.zeros(0, dtype=torch.float64), total)
 
 
 @pytest.mark.parametrize("name", ["sums", "several"])
