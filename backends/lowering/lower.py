@@ -37,11 +37,13 @@ from loma.core.ir import (
     INT, Assign, AtomicAdd, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign,
     IntConst, Pop, Push, Reduce, Return, Stmt, TensorType, Var, While, Zero,
 )  # fmt: skip
+from loma.core.names import Names, names_of
 from loma.core.walk import (
     blocks, map_children, map_expressions, mentioned_names, own_names, reads_elements, root,
     substitute, walk, without_no_diff,
 )  # fmt: skip
 from loma.passes import peeling
+from loma.passes.device.moments import moments
 from loma.passes.liveness import Liveness
 
 
@@ -75,6 +77,8 @@ class Lowering:
             int, Inner
         ] = {}  # of the kernel that is lowered, by their first statements
         self._in_lanes = False
+        self._names = Names(names_of(context.function))
+        self._few: Expr | None = None  # iterations of a kernel whose statements are lowered alone
         # In a backward function an adjoint that nobody wants stays undefined: its last parameters
         # say which results are wanted.
         function = context.function
@@ -105,7 +109,9 @@ class Lowering:
                 made = self._step(steps[position], block, position, fresh)
                 inside, machine = kernel is not None, self._context.machine
                 joins = out and not self._in_lanes
-                both = together.unit(out[-1], made, machine, inside) if joins else None
+                both = None
+                if joins:
+                    both = together.unit(out[-1], made, machine, inside, self._few)
                 out[len(out) - (both is not None) :] = made if both is None else [both]
                 position += 1
         self._outermost = before
@@ -436,7 +442,11 @@ class Lowering:
     def _one_by_one(self, kernel: Kernel) -> tuple[HostNode, ...]:
         """A kernel's statements with the tensors that are private to its iterations."""
         own = {var.name for var in kernel.private}
-        return self._without_private(own, kernel, kernel.source, kernel.source)
+        self._few = sizes.product(tuple(axis.extent for axis in kernel.axes))
+        source, new = moments(kernel.source, self._names.fresh)
+        nodes = self._without_private(own | new, kernel, source, source)
+        self._few = None
+        return nodes
 
     def _without_private(
         self, own: set[str], kernel: Kernel, source: tuple[Stmt, ...], steps: Sequence[Step]
@@ -445,7 +455,7 @@ class Lowering:
         private there."""
         private, lazy, ready = self._private, dict(self._lazy), set(self._ready)
         self._private = private - own
-        tensors = tensors_in(kernel.source)
+        tensors = tensors_in((*kernel.source, *source))
         nodes: list[HostNode] = []
         for name in sorted(own - declared(source)):
             var = tensors[name]

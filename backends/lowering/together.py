@@ -9,7 +9,10 @@ tree of statements along rows for which the same places are kept
 In a kernel statements over the same elements run in one loop, too, where each reads of what the
 other writes but the element at hand: ``d[j] += r`` and ``x[j] = e[j] * d[j]``. It is read from a
 register; on a GPU no other thread is waited for, and on a CPU no load of the second loop waits for
-stores of the first one to the same place of a page. There both may write parts of one tensor.
+stores of the first one to the same place of a page. There both may write parts of one tensor. So do
+statements of a kernel that has so few iterations that each statement is a launch, where the launch
+takes longer than they do; and what becomes of sums that teams of threads make is told by the thread
+that writes these.
 """
 
 from __future__ import annotations
@@ -43,18 +46,26 @@ class _Apart(Exception):
     """The loops differ."""
 
 
-def unit(first: HostNode, second: Sequence[HostNode], machine: Target, inside: bool) -> Unit | None:
+def unit(
+    first: HostNode,
+    second: Sequence[HostNode],
+    machine: Target,
+    inside: bool,
+    few: Expr | None = None,
+) -> Unit | None:
     """Two statements as one, if both are loops that may be the same; None if they are not.
-    ``inside``: they stand in a kernel."""
+    ``inside``: they stand in a kernel; ``few``: so many iterations are hardly worth a launch."""
     if not (isinstance(first, Unit) and len(second) == 1 and isinstance(second[0], Unit)):
         return None
     other = second[0]
     one, two = _loop(first), _loop(other)
     made = None if one is None or two is None else tree(one, two, machine)
-    if made is None and one is not None and two is not None and inside:
-        # On GPUs a thread writes several neighbours at once where a loop writes one tensor alone.
-        apart = set[str]() if machine.teams else _apart(one, two)
-        made = _elementwise(one, two, apart)
+    if made is None and one is not None and two is not None:
+        if inside:
+            # GPUs' threads write several neighbours at once where a loop writes one tensor alone.
+            made = _elementwise(one, two, set() if machine.teams else _apart(one, two))
+        elif few is not None and sizes.equal(one.count, few):
+            made = _elementwise(one, two, set()) or _behind(one, two)
     if made is None:
         return None
     body = (*first.body[:-1], *other.body[:-1], made)
@@ -234,6 +245,42 @@ def _elementwise(first: Parallel, second: Parallel, apart: set[str]) -> Parallel
     return _joined(first, second, body)
 
 
+def _behind(first: Parallel, second: Parallel) -> Parallel | None:
+    """What becomes of the sums of a team, element by element, where they are put together: by the
+    thread that writes them."""
+    if first.team is None or first.team.several is not None or second.team is not None:
+        return None
+    if first.checks or second.checks or first.totals or second.totals:
+        return None
+    same = (first.count, first.needs) == (second.count, second.needs)
+    if not same or not all(isinstance(node, Let | Store) for node in second.body):
+        return None
+    written = {var.name for var in (*first.writes, *second.writes)}
+    if not _stores_last(first.body, written):
+        return None
+    names: dict[str, Expr] = {second.counter.name: first.counter}
+    behind = _Merging(first).behind(first.body, second.body, names)
+    body = (*first.body, *behind)
+    places: dict[str, set[tuple[Expr, ...]]] = {}
+    for node in body:
+        for read in _elements(node):
+            if read.tensor.name in written:
+                if isinstance(node, Let):
+                    return None  # by threads that are not told of it
+                places.setdefault(read.tensor.name, set()).add(read.subscripts)
+    return (
+        None if any(len(found) != 1 for found in places.values()) else _joined(first, second, body)
+    )
+
+
+def _stores_last(body: Block, written: set[str]) -> bool:
+    """Whether all that is written is written behind the loops, and read nowhere in them."""
+    last = max((k for k, node in enumerate(body) if isinstance(node, _LOOPS)), default=-1)
+    places = [node.place for node in nodes(body[: last + 1]) if isinstance(node, Store)]
+    used = {name for node in body[: last + 1] for name in mentioned(node)}
+    return not any(isinstance(place, Index) for place in places) and not written & used
+
+
 def _is_elementwise(node: Node) -> bool:
     return isinstance(node, Let | Store) or (isinstance(node, Loop) and node.role in _INSIDE)
 
@@ -319,16 +366,30 @@ class _Merging:
         for (before, loop), (before_2, loop_2) in zip(ours, theirs, strict=True):
             out += before
             known |= {node.value: node.var for node in before if isinstance(node, Let)}
-            for node in before_2:
-                same = known.get(substitute(node.value, names)) if isinstance(node, Let) else None
-                if isinstance(node, Let) and same is not None:
-                    names[node.var.name] = same
-                else:
-                    names |= self._new(node)
-                    out.append(_renamed(node, names))
+            out += self._others(before_2, known, names)
             if loop is not None and loop_2 is not None:
                 out.append(self._loop(loop, loop_2, names))
         return _once(tuple(out))
+
+    def behind(self, first: Block, second: Block, names: dict[str, Expr]) -> list[Node]:
+        """The nodes of the second block that the first one does not have; no loops are among
+        them."""
+        known = {node.value: node.var for node in first if isinstance(node, Let)}
+        return self._others(second, known, names)
+
+    def _others(
+        self, block: Sequence[Node], known: Mapping[Expr, Var], names: dict[str, Expr]
+    ) -> list[Node]:
+        """The nodes of a block without what is ``known`` already, which gets that name."""
+        out: list[Node] = []
+        for node in block:
+            same = known.get(substitute(node.value, names)) if isinstance(node, Let) else None
+            if isinstance(node, Let) and same is not None:
+                names[node.var.name] = same
+            else:
+                names |= self._new(node)
+                out.append(_renamed(node, names))
+        return out
 
     def _loop(self, first: Node, second: Node, names: Mapping[str, Expr]) -> Node:
         """One loop of two that are the same but for what they do."""

@@ -158,18 +158,23 @@ LOMA_KERNEL normalised__backward__kernel3(
 
 static loma::gpu::Kernel normalised__backward__kernel4("normalised__backward__kernel4", R"loma(
 // line 6: _r[i] = sum(mul_no_nan(x[i, d] * g[d], _d_result[i, d]) for d in D)
+// line 6: _d_s[i] = mul_no_nan(1.0 / int2float(D), mul_no_nan(0.5 / _sqrt[i], -mul_no_nan(1.0 / _sqrt[i], mul_no_nan(1.0 / _sqrt[i], _r[i]))) if _sqrt[i] != 0.0 else 0.0)
 LOMA_KERNEL normalised__backward__kernel4(
     real* __restrict _r_data_,
+    real* __restrict _d_s_data_,
     const real* __restrict x_data_,
     const real* __restrict g_data_,
     const real* __restrict _d_result_data_,
+    const real* __restrict _sqrt_data_,
     LOMA_NUMBER_GIVEN(D),
     const loma::Grid grid_) {
   LOMA_NUMBER(0, D);
   LOMA_POINTER(_r_data_);
+  LOMA_POINTER(_d_s_data_);
   LOMA_POINTER(x_data_);
   LOMA_POINTER(g_data_);
   LOMA_POINTER(_d_result_data_);
+  LOMA_POINTER(_sqrt_data_);
   [[maybe_unused]] loma::Outside outside_(grid_);
   loma::statement(grid_, [&](const int64_t i, [[maybe_unused]] const auto& part_) {
     real acc1_ = real(0);
@@ -179,34 +184,14 @@ LOMA_KERNEL normalised__backward__kernel4(
     });
     part_.template all_reduce<loma::Sum, 0>(acc1_);
     if (part_.leads()) _r_data_[i] = acc1_;
+    if (part_.leads()) _d_s_data_[i] = loma::mul_no_nan<real>(loma::divide<real>(real(1.0), static_cast<real>(D)), _sqrt_data_[i] != real(0.0) ? loma::mul_no_nan<real>(loma::divide<real>(real(0.5), _sqrt_data_[i]), -loma::mul_no_nan<real>(loma::divide<real>(real(1.0), _sqrt_data_[i]), loma::mul_no_nan<real>(loma::divide<real>(real(1.0), _sqrt_data_[i]), _r_data_[i]))) : real(0.0));
   });
 }
 )loma");
 
 static loma::gpu::Kernel normalised__backward__kernel5("normalised__backward__kernel5", R"loma(
-// line 6: _d_s[i] = mul_no_nan(1.0 / int2float(D), mul_no_nan(0.5 / _sqrt[i], -mul_no_nan(1.0 / _sqrt[i], mul_no_nan(1.0 / _sqrt[i], _r[i]))) if _sqrt[i] != 0.0 else 0.0)
-LOMA_KERNEL normalised__backward__kernel5(
-    real* __restrict _d_s_data_,
-    const real* __restrict _sqrt_data_,
-    const real* __restrict _r_data_,
-    LOMA_NUMBER_GIVEN(N),
-    LOMA_NUMBER_GIVEN(D),
-    const loma::Grid grid_) {
-  LOMA_NUMBER(0, N);
-  LOMA_NUMBER(1, D);
-  LOMA_POINTER(_d_s_data_);
-  LOMA_POINTER(_sqrt_data_);
-  LOMA_POINTER(_r_data_);
-  [[maybe_unused]] loma::Outside outside_(grid_);
-  loma::statement(grid_, N, [&](const int64_t i, [[maybe_unused]] const auto& part_) {
-    _d_s_data_[i] = loma::mul_no_nan<real>(real(1.0) / static_cast<real>(D), _sqrt_data_[i] != real(0.0) ? loma::mul_no_nan<real>(real(0.5) / _sqrt_data_[i], -loma::mul_no_nan<real>(real(1.0) / _sqrt_data_[i], loma::mul_no_nan<real>(real(1.0) / _sqrt_data_[i], _r_data_[i]))) : real(0.0));
-  });
-}
-)loma");
-
-static loma::gpu::Kernel normalised__backward__kernel6("normalised__backward__kernel6", R"loma(
 // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
-LOMA_KERNEL normalised__backward__kernel6(
+LOMA_KERNEL normalised__backward__kernel5(
     real* __restrict _d_x_data_,
     const real* __restrict _sqrt_data_,
     const real* __restrict _d_result_data_,
@@ -232,9 +217,9 @@ LOMA_KERNEL normalised__backward__kernel6(
 }
 )loma");
 
-static loma::gpu::Kernel normalised__backward__kernel7("normalised__backward__kernel7", R"loma(
+static loma::gpu::Kernel normalised__backward__kernel6("normalised__backward__kernel6", R"loma(
 // line 6: _d_g[d] = sum(mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * x[i, d] for i in N)
-LOMA_KERNEL normalised__backward__kernel7(
+LOMA_KERNEL normalised__backward__kernel6(
     real* __restrict _d_g_data_,
     const real* __restrict _sqrt_data_,
     const real* __restrict _d_result_data_,
@@ -332,30 +317,23 @@ static std::tuple<loma::Tensor, loma::Tensor> normalised__backward__body(const l
         loma::Tensor _d_s;
         loma::Tensor _r;
         // line 6: _r[i] = sum(mul_no_nan(x[i, d] * g[d], _d_result[i, d]) for d in D)
+        // line 6: _d_s[i] = mul_no_nan(1.0 / int2float(D), mul_no_nan(0.5 / _sqrt[i], -mul_no_nan(1.0 / _sqrt[i], mul_no_nan(1.0 / _sqrt[i], _r[i]))) if _sqrt[i] != 0.0 else 0.0)
         _r = loma::empty({N}, loma::options<real>());
+        _d_s = loma::empty({N}, loma::options<real>());
         {
           loma::gpu::Launch launch_(normalised__backward__kernel4, sizeof(real));
           launch_.pointer(_r.template mutable_data_ptr<real>());
+          launch_.pointer(_d_s.template mutable_data_ptr<real>());
           launch_.pointer(x.template const_data_ptr<real>());
           launch_.pointer(g.template const_data_ptr<real>());
           launch_.pointer(_d_result.template const_data_ptr<real>());
+          launch_.pointer(_sqrt.template const_data_ptr<real>());
           launch_.number(D);
           launch_.statement(N, D, false, 1);
         }
-        // line 6: _d_s[i] = mul_no_nan(1.0 / int2float(D), mul_no_nan(0.5 / _sqrt[i], -mul_no_nan(1.0 / _sqrt[i], mul_no_nan(1.0 / _sqrt[i], _r[i]))) if _sqrt[i] != 0.0 else 0.0)
-        _d_s = loma::empty({N}, loma::options<real>());
-        {
-          loma::gpu::Launch launch_(normalised__backward__kernel5, sizeof(real));
-          launch_.pointer(_d_s.template mutable_data_ptr<real>());
-          launch_.pointer(_sqrt.template const_data_ptr<real>());
-          launch_.pointer(_r.template const_data_ptr<real>());
-          launch_.number(N);
-          launch_.number(D);
-          launch_.statement(N, 1, false, 0);
-        }
         // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
         {
-          loma::gpu::Launch launch_(normalised__backward__kernel6, sizeof(real));
+          loma::gpu::Launch launch_(normalised__backward__kernel5, sizeof(real));
           launch_.pointer(_d_x.template mutable_data_ptr<real>());
           launch_.pointer(_sqrt.template const_data_ptr<real>());
           launch_.pointer(_d_result.template const_data_ptr<real>());
@@ -371,7 +349,7 @@ static std::tuple<loma::Tensor, loma::Tensor> normalised__backward__body(const l
       // line 6: _d_g[d] = sum(mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * x[i, d] for i in N)
       _d_g = loma::empty({D}, loma::options<real>());
       {
-        loma::gpu::Launch launch_(normalised__backward__kernel7, sizeof(real));
+        loma::gpu::Launch launch_(normalised__backward__kernel6, sizeof(real));
         launch_.pointer(_d_g.template mutable_data_ptr<real>());
         launch_.pointer(_sqrt.template const_data_ptr<real>());
         launch_.pointer(_d_result.template const_data_ptr<real>());
