@@ -209,19 +209,21 @@ def build(source: GeneratedSource, parts: Parts, real: Real) -> Path:
     """
     toolchain = detect()
     # with sanitizers everything is compiled at once: each file takes long, and tests call it all
-    flags = () if toolchain.sanitized else _part_flags(parts.first, real)
+    numbers = None if toolchain.sanitized else parts.first
+    flags = _part_flags(numbers, real)
 
     def compile_into(folder: Path) -> None:
         _announce(toolchain)
         text = _written(source, folder)
-        shares = _shares(parts, None if toolchain.sanitized else parts.first, real)
+        compilations = _compilations(toolchain, text, folder, parts, numbers, real, source.flags)
         # Of the runtime, where it is not compiled yet, what takes longest begins first.
         objects = compilers.in_parallel(
             *_runtime_objects(toolchain, "python", *called(source.files[0][1])[::-1], "launch"),
             lambda: Path(shutil.copy(_memory_library(toolchain), folder)),
-            *_compilations(toolchain, text, folder, parts.prelude, source.flags, shares),
+            *compilations,
         )
-        made = objects[-len(shares) :]
+        first = len(objects) - len(compilations)
+        made = objects[first:]
         # The binding was compiled without knowing the module: these are its two loose ends.
         name = source.name
         ends = (f"loma_this_module={name}__module", f"PyInit_{name}=PyInit_loma_module")
@@ -233,7 +235,9 @@ def build(source: GeneratedSource, parts: Parts, real: Real) -> Path:
             *toolchain.link_flags,
             *_names_of_torch(toolchain, "torch_cpu", "c10", "torch_python"),
         )
-        toolchain.link((*made, *objects[: -len(shares)]), ends_and_libraries, folder / MODULE_FILE)
+        toolchain.link(
+            (*made, *objects[: -len(compilations)]), ends_and_libraries, folder / MODULE_FILE
+        )
         for path in made:
             path.unlink()
 
@@ -247,31 +251,30 @@ def _part_flags(numbers: Sequence[int] | None, real: Real) -> tuple[str, ...]:
     return (f"-DLOMA_ONLY={real}", "-DLOMA_SOME", *(f"-DLOMA_FUNCTION_{k}" for k in numbers))
 
 
-def _shares(parts: Parts, numbers: Sequence[int] | None, real: Real) -> list[tuple[str, ...]]:
-    """The flags of each of the compilers that functions are shared among. The first compiles the
-    module's tables, too, unless it is told :data:`_PART`."""
-    if numbers is None:
-        return [()]
-    shares = parts.shares(numbers, config.jobs())
-    return [
-        (*((_PART,) if k > 0 else ()), *_part_flags(share, real)) for k, share in enumerate(shares)
-    ]
-
-
 def _compilations(
     toolchain: Toolchain,
     source: Path,
     folder: Path,
-    prelude: str,
+    parts: Parts,
+    numbers: Sequence[int] | None,
+    real: Real,
     flags: Sequence[str],
-    shares: Sequence[tuple[str, ...]],
+    later: bool = False,
 ) -> list[Callable[[], Path]]:
-    """What compiles the file to an object for each of these flags."""
+    """What compiles the functions of those numbers in the file, or all, each to an object. The
+    first has the module's tables, too, unless functions come ``later``."""
+    own: list[tuple[str, ...]] = [()]
+    if numbers is not None:
+        shares = parts.shares(numbers, config.jobs())
+        own = [
+            (*((_PART,) if later or k > 0 else ()), *_part_flags(share, real))
+            for k, share in enumerate(shares)
+        ]
     return [
         functools.partial(
-            _compile_file, toolchain, source, folder / f"part{k}.o", prelude, (*flags, *share)
+            _compile_file, toolchain, source, folder / f"part{k}.o", parts.prelude, (*flags, *each)
         )
-        for k, share in enumerate(shares)
+        for k, each in enumerate(own)
     ]
 
 
@@ -289,9 +292,8 @@ def build_part(module: Path, parts: Parts, numbers: Sequence[int], real: Real) -
     def compile_into(folder: Path) -> None:
         cache.check(module)
         source = next(module.glob("*.cpp"))
-        shares = [(_PART, *flags) for flags in _shares(parts, numbers, real)]
         made = compilers.in_parallel(
-            *_compilations(toolchain, source, folder, parts.prelude, parts.flags, shares)
+            *_compilations(toolchain, source, folder, parts, numbers, real, parts.flags, later=True)
         )
         _link_to_module(toolchain, made, module, folder)
         for path in made:

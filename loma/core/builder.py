@@ -297,6 +297,11 @@ def no_diff(operand: Expr) -> NoDiff:
     return NoDiff(operand, operand.type, operand.span)
 
 
+def zero(like: Expr) -> Expr:
+    """The number of that type, float or int."""
+    return FloatConst(0.0) if like.type == FLOAT else IntConst(0)
+
+
 def flt(value: float) -> FloatConst:
     return FloatConst(float(value))
 

@@ -379,7 +379,7 @@ def count(extent: Expr, is_size: IsSize) -> Expr:
 def uncounted(extent: Expr) -> Expr:
     """The range of which an expression is the :func:`count`."""
     match extent:
-        case Builtin("max", (inner, IntConst(0))):
+        case Builtin("max", (inner, IntConst(0)) | (IntConst(0), inner)):
             return inner
         case _:
             return extent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, count
 from operator import attrgetter, is_
 from typing import TypeGuard, assert_never
@@ -66,7 +66,13 @@ def map_children(expr: Expr, function: Callable[[Expr], Expr]) -> Expr:
 
 def exchanged(expr: Expr, old: Expr, new: Expr) -> Expr:
     """The expression with ``new`` wherever ``old`` stands in it."""
-    return new if expr == old else map_children(expr, lambda e: exchanged(e, old, new))
+    return all_exchanged(expr, {old: new})
+
+
+def all_exchanged(expr: Expr, values: Mapping[Expr, Expr]) -> Expr:
+    """The expression with these values for parts of it."""
+    found = values.get(expr)
+    return found or map_children(expr, lambda child: all_exchanged(child, values))
 
 
 @remembered

@@ -16,8 +16,8 @@ from typing import TypeAlias
 from loma.core import builder as b
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT, INT, Assign, Axis, Expr, FloatType, For, If, Index, IndexAssign, IntConst, IntType,
-    Reduce, Stmt, Unary, Var, replace,
+    INT, Assign, Axis, Expr, FloatType, For, If, Index, IndexAssign, IntType, Reduce, Stmt, Unary,
+    Var, replace,
 )  # fmt: skip
 from loma.core.walk import free_variables, walk
 
@@ -131,13 +131,9 @@ def _only_where(cond: Expr, stmt: _Set, own: AbstractSet[str]) -> _Set:
     match stmt.value:
         case Reduce("sum", body) as total if stmt.op == "+=":
             # A sum of what counts, not a sum that is taken or not.
-            return replace(stmt, value=replace(total, body=b.select(cond, body, _zero(body))))
+            return replace(stmt, value=replace(total, body=b.select(cond, body, b.zero(body))))
         case value:
             assert isinstance(stmt.target, Var | Index)
             new = stmt.op == "=" and _name(stmt) in own
-            nothing = _zero(stmt.target) if new or stmt.op == "+=" else stmt.target
+            nothing = b.zero(stmt.target) if new or stmt.op == "+=" else stmt.target
             return replace(stmt, value=b.select(cond, value, nothing, stmt.span))
-
-
-def _zero(like: Expr) -> Expr:
-    return b.flt(0) if like.type == FLOAT else IntConst(0)

@@ -22,9 +22,9 @@ from typing import Literal, assert_never
 from loma.core import builder as b
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatConst, For, Function,
-    If, Index, IndexAssign, IntConst, Module, Pop, Push, Return, Select, Stmt, TensorType, Type,
-    Unary, Unpack, Var, While, Zero, replace,
+    FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, For, Function, If, Index,
+    IndexAssign, Module, Pop, Push, Return, Select, Stmt, TensorType, Type, Unary, Unpack, Var,
+    While, Zero, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
@@ -116,7 +116,7 @@ class _Rewriting(Expressions):
             case Unpack(targets, call):
                 self._unpack(targets, call)
             case Zero(Var() as target) if self.is_number(target):
-                self._store(target, _zero(target))
+                self._store(target, b.zero(target))
             case Zero():
                 out.append(stmt)
             case If(cond) if self.values.is_selected(stmt):
@@ -264,7 +264,7 @@ class _Rewriting(Expressions):
         """What an assignment writes, and its value."""
         match stmt:
             case Zero(Var() as target):
-                return self.element(target), _zero(target)
+                return self.element(target), b.zero(target)
             case Assign(target, op, value) | IndexAssign(target, op, value):
                 place = self.element(target) if isinstance(target, Var) else target
                 assert isinstance(place, Index)
@@ -272,7 +272,3 @@ class _Rewriting(Expressions):
                 return place, new if op == "=" else b.binary("+", place, new)
             case _:
                 raise AssertionError(stmt)
-
-
-def _zero(target: Var) -> Expr:
-    return FloatConst(0.0) if target.type == FLOAT else IntConst(0)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from loma.core import builder as b, sizes
 from loma.core.ir import (
-    INT, Axis, Binary, Expr, FloatConst, Function, Index, IndexAssign, IntConst, Reduce, Select,
-    Stmt, TensorType, Var, replace,
+    INT, Axis, Binary, Expr, Function, Index, IndexAssign, IntConst, Reduce, Select, Stmt,
+    TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.walk import map_blocks, map_children, reads_elements, walk
 
@@ -37,7 +37,7 @@ def _with_conditions(expr: Expr) -> Expr:
             found = dict.fromkeys(fact for node in walk(body) for fact in _facts(node, axis))
             if not found or any(isinstance(node, Reduce) for node in walk(body)):
                 return expr
-            inside, zero = b.every(list(found)), _zero(body)
+            inside, zero = b.every(list(found)), b.zero(body)
             beyond = Axis(axis.name, Select(inside, _ZERO, axis.extent, INT))
             known = replace(expr, body=Select(inside, body, zero, body.type))
             some = Binary(">", axis.extent, _ZERO, INT)
@@ -45,10 +45,6 @@ def _with_conditions(expr: Expr) -> Expr:
             return b.binary("+", known, told)
         case _:
             return map_children(expr, _with_conditions)
-
-
-def _zero(value: Expr) -> Expr:
-    return _ZERO if value.type == INT else FloatConst(0.0)
 
 
 def _facts(node: Expr, axis: Axis) -> tuple[Expr, ...]:

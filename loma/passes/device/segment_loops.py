@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from loma.core import sizes
 from loma.core.effects import effects, written
 from loma.core.ir import (
-    INT, Assign, Axis, Builtin, Declare, Expr, For, Index, IndexAssign, IntConst, Stmt, TensorType,
-    Var, replace,
+    INT, Assign, Axis, Declare, Expr, For, Index, IndexAssign, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import axes_of
 from loma.core.walk import (
@@ -86,7 +85,7 @@ class Iteration:
                     self.items.append(Item(new, along, self._number, len(self.items)))
                     out.append(new)
                 case For(counter, extent, inner) if along is None:
-                    extent = _without_floor(self._expr(extent))
+                    extent = sizes.uncounted(self._expr(extent))
                     before = dict(self._values), dict(self._tensors)
                     self._number += 1
                     new_body = self._visit(inner, Axis(counter, extent))
@@ -135,15 +134,6 @@ def _mentioned(item: Item) -> Iterator[frozenset[str]]:
     yield free_variables(item.stmt.value)
     for axis in (*item.stmt.axes, *((item.along,) if item.along is not None else ())):
         yield free_variables(axis.extent)
-
-
-def _without_floor(extent: Expr) -> Expr:
-    """The extent of a loop, which has no rounds where that is negative."""
-    match extent:
-        case Builtin("max", (length, IntConst(0))) | Builtin("max", (IntConst(0), length)):
-            return length
-        case _:
-            return extent
 
 
 class Belongings:

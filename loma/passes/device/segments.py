@@ -248,7 +248,7 @@ class _Segments:
                 extent = Select(owners.are_alone(), extent, _ZERO, INT)
             value = Reduce("sum", value, (Axis(along.name, extent),), value.type)
         elif owners is not None:
-            other = stmt.target if stmt.op == "=" else _zero(value)
+            other = stmt.target if stmt.op == "=" else b.zero(value)
             value = b.select(owners.are_alone(), value, other)
         return _statement(stmt, stmt.element, value, own)
 
@@ -303,7 +303,7 @@ class _Segments:
         if blank and _is_there(value, extents, known):
             value = _with_tables(value, {old: read(part) for old, part in known.items()})
             return [*before, _statement(stmt, target, _taken(holds, value), every)]
-        value = b.select(holds, value, _zero(value) if blank else target)
+        value = b.select(holds, value, b.zero(value) if blank else target)
         return [_statement(stmt, target, value, every)]
 
     def _with_none(
@@ -317,7 +317,7 @@ class _Segments:
         table = Var(self._names.fresh("_of_segment"), TensorType(dims, element))
         values: dict[str, Expr] = {own.name: b.binary("-", k, _ONE)}
         value = substitute(part, values)
-        value = b.select(Binary(">", k, _ZERO, INT), value, _zero(value))
+        value = b.select(Binary(">", k, _ZERO, INT), value, b.zero(value))
         places = tuple(Var(axis.name, INT) for axis in axes)
         every = (Axis(k.name, dims[0]), *axes)
         ranges = {axis.name: axis.extent for axis in every}
@@ -385,11 +385,7 @@ def _with_tables(value: Expr, tables: Mapping[Expr, Expr]) -> Expr:
 
 def _taken(holds: Expr, value: Expr) -> Expr:
     """The value or zero, of numbers that are both there."""
-    return Select(holds, value, _zero(value), value.type, eager=True)
-
-
-def _zero(value: Expr) -> Expr:
-    return _ZERO if value.type == INT else FloatConst(0.0)
+    return Select(holds, value, b.zero(value), value.type, eager=True)
 
 
 def _statement(stmt: IndexAssign, target: Index, value: Expr, axis: Axis) -> IndexAssign:

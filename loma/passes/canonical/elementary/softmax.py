@@ -18,8 +18,8 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
-    blocks, free_variables, map_blocks, map_children, map_expressions, map_tensor_functions,
-    mentioned_names, nodes,
+    all_exchanged, blocks, free_variables, map_blocks, map_children, map_expressions,
+    map_tensor_functions, mentioned_names, nodes,
 )  # fmt: skip
 
 _OTHER = {"softmax": "log_softmax", "log_softmax": "softmax"}
@@ -54,7 +54,7 @@ class _Softmax:
             var = Var(self._names.fresh("_log_softmax"), log.type)
             values: dict[Expr, Expr] = {log: var}
             values[replace(log, name="softmax")] = _exponential(var)
-            read = partial(_replaced, values=values)
+            read = partial(all_exchanged, values=values)
             here = (map_expressions(stmt, read) for stmt in body[first : last + 1])
             made = Declare(var, log, body[first].span)
             body = (*body[:first], made, *here, *body[last + 1 :])
@@ -131,12 +131,6 @@ def _pair(body: tuple[Stmt, ...]) -> tuple[int, int, Op] | None:
         changed = written((stmt,))
         seen = {log: at for log, at in seen.items() if free_variables(log).isdisjoint(changed)}
     return None
-
-
-def _replaced(expr: Expr, values: dict[Expr, Expr]) -> Expr:
-    """The expression with these values for parts of it."""
-    found = values.get(expr) if isinstance(expr, Op) else None
-    return found or map_children(expr, lambda child: _replaced(child, values))
 
 
 def _of_operators(expr: Expr) -> Expr:

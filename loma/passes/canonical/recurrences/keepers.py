@@ -74,7 +74,7 @@ def apart(
         own = tuple(Var(axis.name, INT) for axis in axes)
         here = Index(var, (Var(loop.counter, INT), *own), value.type)
         if kept.conds:
-            value = b.select(b.every(kept.conds), value, _zero(value))
+            value = b.select(b.every(kept.conds), value, b.zero(value))
         body.append(IndexAssign(here, "=", value, axes, stmt.span))
         axis = Axis(names.fresh(loop.counter), count)
         keeps = _keeps(kept, var, own, axis, loop.backwards)
@@ -144,7 +144,3 @@ def _keeps(kept: _Kept, var: Var, own: tuple[Var, ...], axis: Axis, backwards: b
     new = Reduce(kind, Index(var, (index, *own), place.type), (axis,), place.type)
     both = (new, place) if last else (place, new)
     return replace(stmt, value=Builtin(kind, both, place.type, stmt.span))
-
-
-def _zero(like: Expr) -> Expr:
-    return b.flt(0) if like.type == FLOAT else IntConst(0)
