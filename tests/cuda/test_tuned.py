@@ -100,9 +100,8 @@ def test_what_is_taken_stands_before_the_launch(function: str) -> None:
     assert ("team" in kinds) == (function != "scaled")
     assert ("block" in kinds) == (function == "columns")
     # A kernel of rows has its statements beside it, for few rows of much work.
-    rows = function in ("normalised", "columns")
-    assert ("beside" in kinds) == (rows or function in ("scaled", "filtered"))
-    assert ("slices" in kinds) == (rows or function in ("total", "filtered"))
+    assert ("beside" in kinds) == (function in ("normalised", "scaled", "filtered"))
+    assert ("slices" in kinds) == (function != "scaled")
     for name, choice in usual.found.items():
         text = _source(function, Choices({name: choice.options[1]}))
         if choice.kind not in ("statements", "panel", "block"):
