@@ -3,7 +3,8 @@
 ``x[i + p] * w[p] if i + p < N else 0.0`` is no ``zero_pad``, as zero times a w that is not finite
 is NaN, nor is ``x[i + 1] if i + 1 < N else x[0]``. But the condition holds where the read has an
 element, and only there: so its loops are those of a padded read, which need no test but at the
-border. Nor do those of ``x[(i + 1) % N]`` divide elsewhere.
+border. Nor do those of ``x[(i + 1) % N]`` divide elsewhere, nor there if they go round once at
+most.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from loma.backends.lowering.frames import may_throw
-from loma.backends.schedule.marks import EXISTS, mark_of, unmarked
+from loma.backends.schedule.marks import EXISTS, HELD, mark_of, unmarked
 from loma.core import sizes
-from loma.core.bounds import is_never_negative, unsaid_of
+from loma.core.bounds import ONE, ZERO, is_never_negative, unsaid_of
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Builtin, Expr, FloatType, Index, Reduce, Select, Var, ZeroPad,
 )  # fmt: skip
+from loma.core.sizes import arith
 from loma.core.walk import free_variables, map_children, walk
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ def at_borders(context: FunctionContext, axes: tuple[Axis, ...], expr: Expr) -> 
                 )
         case Index(type=FloatType()) if (straight := _straight(context, axes, expr)) != expr:
             pad = ZeroPad(straight, expr.span)
-            return Select(Builtin(EXISTS, (pad,), INT), pad, expr, FLOAT, expr.span)
+            other = _round(context, axes, expr, straight)
+            return Select(Builtin(EXISTS, (pad,), INT), pad, other, FLOAT, expr.span)
         case Index():
             return expr
     return map_children(expr, lambda child: at_borders(context, axes, child))
@@ -60,6 +63,33 @@ def _straight(context: FunctionContext, axes: tuple[Axis, ...], read: Index) -> 
         return read
     dims = context.dims(read.base)
     return replace(read, subscripts=tuple(map(plain, read.subscripts, dims)))
+
+
+def _round(context: FunctionContext, axes: tuple[Axis, ...], read: Index, straight: Index) -> Index:
+    """The read where the straight one has no element: at a place that a division finds, or that
+    lies so far behind the end, or in front of the beginning, as one would go round once."""
+    extents, dims = context.extents(axes), context.dims(read.base)
+    turned = [k for k, s in enumerate(read.subscripts) if s != straight.subscripts[k]]
+    if len(turned) != 1:
+        return read
+    (position,) = turned
+    place, size = straight.subscripts[position], dims[position]
+
+    def lies(low: Expr, high: Expr) -> bool:
+        """Whether the place always lies between these, the latter left out."""
+        ends = arith("-", place, low), arith("-", arith("-", high, place), ONE)
+        some = (arith("-", size, ONE),)  # or nothing is read
+        return all(is_never_negative(end, extents, context.is_size, some) for end in ends)
+
+    if lies(ZERO, arith("+", size, size)):
+        place = arith("-", place, size)
+    elif lies(arith("-", ZERO, size), size):
+        place = arith("+", place, size)
+    else:
+        return read
+    new = Builtin(HELD, (place,), INT)
+    places = (new if k == position else s for k, s in enumerate(read.subscripts))
+    return replace(read, subscripts=tuple(places))
 
 
 def _padded(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
@@ -117,9 +119,11 @@ def program(body: str) -> str:
     return f"def f({HEAD}) -> Tensor[N, 2 * D]:\n{lines}"
 
 
+@pytest.mark.parametrize("size", ["D", "8"])
 @pytest.mark.parametrize("name", TURNED)
-def test_pieces_have_statements(name: str) -> None:
-    made = passes.canonical_form(parse(program(TURNED[name])))
+def test_pieces_have_statements(name: str, size: str) -> None:
+    text = re.sub(r"\bD\b", size, program(TURNED[name]))
+    made = passes.canonical_form(parse(text))
     printed = print_function(made.function("f"))
     assert "cat(" not in printed
     assert " if " not in printed

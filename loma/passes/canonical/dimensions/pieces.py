@@ -5,8 +5,8 @@
 is ``y[n, d + 0] = p[n, d] * s[d + 0]`` for d in D and ``y[n, D + d] = q[n, d] * s[D + d]`` for d in
 E: nothing is joined, and what p and q are made of may stand in their place. So is a choice between
 two ranges of an index, ``y[n, d] = a[n, d] if d < D else b[n, d - D]``: the loops of pieces have no
-condition and read nothing that may lie outside. Where a number says where pieces meet, as at the
-first element, and where no tensor has the dimension of a piece, one statement stays.
+condition and read nothing that may lie outside. Of pieces of a few elements, as the first one, and
+where no tensor has the dimension of a piece, one statement stays.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from loma.passes.canonical.views import element, is_inside, is_view
 
 Block = tuple[Stmt, ...]
 ZERO, ONE = IntConst(0), IntConst(1)
+_SHORTEST = 8  # elements of a piece
 
 
 def pieces(module: Module) -> Module:
@@ -210,7 +211,7 @@ class _Pieces:
         ends = (*begins[1:], extent)
         lengths = [arith("-", end, begin) for begin, end in zip(begins, ends, strict=True)]
         return len(begins) > 1 and all(
-            sizes.constant(length) is None
+            not _is_short(length)
             and all(map(self._is_size, free_variables(length)))
             and is_never_negative(length, {}, self._is_size)
             for length in lengths
@@ -272,6 +273,11 @@ class _Pieces:
             case _:
                 pass
         return map_children(expr, lambda child: self._moved(child, cut, number, begin))
+
+
+def _is_short(length: Expr) -> bool:
+    number = sizes.constant(length)
+    return number is not None and number < _SHORTEST
 
 
 def _adds(stmt: Stmt) -> bool:
