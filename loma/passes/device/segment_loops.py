@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from loma.core import sizes
 from loma.core.effects import effects, written
 from loma.core.ir import (
-    INT, Assign, Axis, Declare, Expr, For, Index, IndexAssign, Stmt, TensorType, Var, replace,
+    FLOAT, INT, Assign, Axis, Declare, Element, Expr, For, If, Index, IndexAssign, Stmt, TensorType,
+    Type, Var, While, Zero, replace,
 )  # fmt: skip
-from loma.core.names import axes_of
+from loma.core.names import Names, axes_of
 from loma.core.walk import (
-    children, free_variables, map_children, map_expressions, reads_elements, reduced_axes, root,
-    statements, substitute, walk,
+    children, free_variables, map_children, map_expressions, own_names, reads_elements,
+    reduced_axes, root, statements, substitute, walk,
 )  # fmt: skip
+
+_ELEMENTS: dict[Type, Element] = {FLOAT: "float", INT: "int"}
 
 
 class Refused(Exception):
@@ -47,10 +50,15 @@ class Item:
 class Iteration:
     """``items`` are the statements of an iteration without the variables that it has for itself,
     ``body`` is the loop's with these statements. ``outside`` is what the function mentions
-    elsewhere."""
+    elsewhere. What an iteration has for itself and is no value that may be computed where it is
+    read has a row for each iteration, in one of the tensors ``rows``."""
 
-    def __init__(self, loop: For, outside: set[str]) -> None:
+    def __init__(self, loop: For, outside: set[str], names: Names) -> None:
         self._outside = outside
+        self._loop, self._names = loop, names
+        self._rows: dict[str, Var] = {}
+        self._sums: set[str] = set()  # what has rows that statements add to
+        self._left: dict[str, int] = {}  # how many statements that write rows are still to come
         self._written = written(loop.body)
         self._writes = [root(p) for s in statements(loop.body) for p in effects(s).writes]
         self._writes += [
@@ -67,23 +75,39 @@ class Iteration:
         if any(self._own & names for item in self.items for names in _mentioned(item)):
             raise Refused  # of another iteration
 
+    @property
+    def rows(self) -> dict[str, Var]:
+        """What is kept for all iterations, by name."""
+        return {var.name: var for var in self._rows.values()}
+
+    @property
+    def sums(self) -> list[Var]:
+        """Those of ``rows`` to which statements add."""
+        return [var for name, var in self._rows.items() if name in self._sums]
+
     def _visit(self, body: Sequence[Stmt], along: Axis | None) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
         for stmt in body:
             match stmt:
-                case Declare(_, None):
-                    pass
-                case Assign(Var(name), "=", value) if self._is_own(name):
-                    self._values[name] = self._fixed(value)
-                case Declare(Var(name), value) if value is not None and self._is_own(name):
-                    self._values[name] = self._fixed(value)
-                case IndexAssign(Index(Var(name)), "=") if self._is_own(name):
+                case Declare(target, None):
+                    out += [stmt] * self._has_row(target)
+                case Assign(Var(name), "=", value) if self._is_value(name, value):
+                    self._define(name, value)
+                case Declare(Var(name), value) if value and self._is_value(name, value):
+                    self._define(name, value)
+                case IndexAssign(Index(Var(name)), "=", value) if self._is_value(name, value):
                     self._keep(stmt)
-                case IndexAssign(Index(Var())):
-                    new = map_expressions(stmt, self._expr)
-                    assert isinstance(new, IndexAssign)
-                    self.items.append(Item(new, along, self._number, len(self.items)))
-                    out.append(new)
+                case Zero(Var() as target) if self._has_row(target):
+                    out.append(stmt)
+                case Declare(Var() as target, value) if value and self._has_row(target):
+                    self._add(IndexAssign(target, "=", value, (), stmt.span), along, out)
+                case Assign(Var() as target, op, value) if self._has_row(target):
+                    self._add(IndexAssign(target, op, value, (), stmt.span), along, out)
+                case IndexAssign(Var() as target) if self._has_row(target):
+                    self._add(stmt, along, out)
+                case IndexAssign(Index(Var() as target)):
+                    self._has_row(target)
+                    self._add(stmt, along, out)
                 case For(counter, extent, inner) if along is None:
                     extent = sizes.uncounted(self._expr(extent))
                     before = dict(self._values), dict(self._tensors)
@@ -95,6 +119,77 @@ class Iteration:
                     raise Refused
         return tuple(out)
 
+    def _define(self, name: str, value: Expr) -> None:
+        self._values[name] = self._fixed(value)
+        self._own.add(name)  # what has read it before has read another iteration's
+
+    def _add(self, stmt: IndexAssign, along: Axis | None, out: list[Stmt]) -> None:
+        new = map_expressions(stmt, self._expr)
+        assert isinstance(new, IndexAssign)
+        self.items.append(Item(new, along, self._number, len(self.items)))
+        if root(new.target) in self._left:
+            self._left[root(new.target)] -= 1
+        if isinstance(stmt.target, Var) and not stmt.axes:
+            value = self._alone(new.value)
+            out.append(Assign(stmt.target, stmt.op, value, stmt.span))
+        else:
+            out.append(map_expressions(new, self._alone))
+
+    def _alone(self, expr: Expr) -> Expr:
+        """With what an iteration has for itself in the place of its row."""
+        of = {row.name: name for name, row in self._rows.items()}
+        match expr:
+            case Index(Var(name), (_, *places), type_) if name in of and not places:
+                return Var(of[name], type_)
+            case Index(Var(name, TensorType(dims, element)), (_, *places), type_) if name in of:
+                own = Var(of[name], TensorType((dims or ())[1:], element))
+                return Index(own, tuple(map(self._alone, places)), type_, expr.span)
+            case _:
+                return map_children(expr, self._alone)
+
+    def _is_value(self, name: str, value: Expr) -> bool:
+        """Whether it is worked out where it is read."""
+        alone = self._is_own(name) and not any(reduced_axes(value))
+        return alone and not isinstance(value.type, TensorType)
+
+    def _has_row(self, var: Var) -> bool:
+        """Whether each iteration has a row for what it keeps there, as it has from now on if each
+        begins with nothing there."""
+        name = var.name
+        if name in self._rows:
+            return True
+        type_ = var.type
+        dims = type_.dims if isinstance(type_, TensorType) else ()
+        if name in self._outside or dims is None or (isinstance(type_, TensorType) and not dims):
+            return False
+        element = type_.element if isinstance(type_, TensorType) else _ELEMENTS.get(type_)
+        events = [s for s in statements(self._loop.body) if name in _own_names(s)]
+        if element is None or not events or not self._begins_anew(var, events):
+            return False
+        row = TensorType((self._loop.extent, *dims), element)
+        self._rows[name] = Var(self._names.fresh(name), row)
+        writes = [s for s in events if not isinstance(s, Zero) and name in _targets(s)]
+        if any(effects(s).adds for s in writes):
+            self._sums.add(name)
+        self._left[self._rows[name].name] = len(writes)
+        self._own.add(name)
+        return True
+
+    def _begins_anew(self, var: Var, events: Sequence[Stmt]) -> bool:
+        """Whether a variable is zero, or has another value, at the start of each iteration."""
+        outer = [s for s in self._loop.body if s in events]
+        clears = [s for s in events if isinstance(s, Zero)]
+        first, last = events[0], events[-1]
+        at_start = first in outer and isinstance(first, Zero)
+        at_start |= isinstance(first, Declare) and first in outer
+        at_end = last in outer and isinstance(last, Zero)
+        if len(clears) > 1 or (clears and not (at_start or at_end)):
+            return False
+        return at_start or at_end or (first in outer and _fills(first, var))
+
+    def _counter(self) -> Expr:
+        return Var(self._loop.counter, INT)
+
     def _is_own(self, name: str) -> bool:
         """Whether it has one value in an iteration, and none outside."""
         return name not in self._outside and self._writes.count(name) == 1
@@ -102,7 +197,8 @@ class Iteration:
     def _fixed(self, value: Expr) -> Expr:
         """A value that may be computed where it is read."""
         value = self._expr(value)
-        changed = not free_variables(value).isdisjoint(self._written)
+        moving = {name for name, left in self._left.items() if left > 0}
+        changed = not free_variables(value).isdisjoint(self._written | moving)
         if changed or any(reduced_axes(value)) or isinstance(value.type, TensorType):
             raise Refused
         return value
@@ -120,13 +216,51 @@ class Iteration:
     def _expr(self, expr: Expr) -> Expr:
         match expr:
             case Var(name) if name in self._values:
-                self._own.add(name)
                 return self._values[name]
             case Index(Var(name), places) if name in self._tensors:
                 axes, value = self._tensors[name]
                 return substitute(value, dict(zip(axes, map(self._expr, places), strict=True)))
+            case Index(Var(name), places) if name in self._rows:
+                inside = map(self._expr, places)
+                return Index(self._rows[name], (self._counter(), *inside), expr.type, expr.span)
+            case Var(name) if name in self._rows and not isinstance(expr.type, TensorType):
+                return Index(self._rows[name], (self._counter(),), expr.type, expr.span)
             case _:
                 return map_children(expr, self._expr)
+
+
+def _own_names(stmt: Stmt) -> frozenset[str]:
+    """Variables that a statement without blocks mentions, or declares."""
+    if isinstance(stmt, For | While | If):
+        return frozenset()
+    declares = {stmt.target.name} if isinstance(stmt, Declare) else set()
+    return own_names(stmt) | declares
+
+
+def _targets(stmt: Stmt) -> set[str]:
+    """Variables to which a statement gives a value."""
+    found = {root(place) for place in effects(stmt).writes}
+    if isinstance(stmt, Declare) and stmt.value is not None:
+        found.add(stmt.target.name)
+    return found
+
+
+def _fills(stmt: Stmt, var: Var) -> bool:
+    """Whether a statement gives all elements of a variable a value that does not follow from it."""
+    match stmt:
+        case Assign(Var(name), "=", value) | IndexAssign(Var(name), "=", value):
+            return name == var.name and name not in free_variables(value)
+        case IndexAssign(Index(Var(name)) as target, "=", value, axes) if name == var.name:
+            alone = [s.name if isinstance(s, Var) else "" for s in target.subscripts]
+            extents = {axis.name: axis.extent for axis in axes}
+            dims = sizes.dims_of(target.base)
+            return (
+                sorted(alone) == sorted(extents)
+                and all(sizes.equal(extents[n], d) for n, d in zip(alone, dims, strict=True))
+                and name not in free_variables(value)
+            )
+        case _:
+            return False
 
 
 def _mentioned(item: Item) -> Iterator[frozenset[str]]:

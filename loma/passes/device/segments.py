@@ -15,12 +15,13 @@ hold the statements do nothing, and otherwise the loops.
     for b in range(0 if shared == 0 else B): ...
 
 Sums of what a segment has are sums, ``s[b, d] += sum(x[start[b] + l, d] for l in range(...))``;
-loops of these alone need no owners.
+loops of these alone need no owners. So are those that an iteration keeps for itself, as the sum of
+a softmax: they have a row for each segment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Set as AbstractSet
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, replace as with_fields
 
 from loma.core import builder as b, sizes
@@ -83,6 +84,8 @@ class _Segments:
         self._owners: dict[tuple[Expr, ...], _Owners] = {}  # of what does not change
         self._before: list[Stmt] = []  # in front of the outermost statement
         self._inside: frozenset[str] = frozenset()  # what that changes
+        self._outermost: Stmt | None = None
+        self._later: frozenset[str] = frozenset()  # what the statements behind that mention
         self._here: list[Stmt] = []  # in front of the loop at hand
         self._moving: list[tuple[Expr, ...]] = []  # owners of what may change behind it
         self._seen: set[str] = set()  # what the statements before mention
@@ -90,8 +93,10 @@ class _Segments:
 
     def run(self) -> Function:
         out: list[Stmt] = []
-        for stmt in self._function.body:
+        body = self._function.body
+        for position, stmt in enumerate(body):
             self._inside = frozenset(written((stmt,)) | counters((stmt,)))
+            self._outermost, self._later = stmt, mentioned_names(body[position + 1 :])
             new = self._block((stmt,))
             out += [*self._before, *new]
             self._before = []
@@ -127,7 +132,8 @@ class _Segments:
         """What a loop over segments does."""
         _, inside = declared_and_used((loop,))
         outside = {name for name, count in self._uses.items() if count > inside[name]}
-        iteration = Iteration(loop, outside)
+        outside |= {param.name for param in self._function.params}
+        iteration = Iteration(loop, outside, self._names)
         items = iteration.items
         lengths = [item.along.extent for item in items if item.along is not None]
         own = Axis(loop.counter, loop.extent)
@@ -135,10 +141,16 @@ class _Segments:
             raise Refused
         found = Belongings(own, items)
         by_elements = [item for item in items if found.size(item) is not None]
-        self._check((loop.extent, *lengths, *map(found.first, by_elements)), written(loop.body))
-        if not by_elements:
-            return [self._by_segments(own, item, None) for item in items]
+        rows = iteration.rows
+        fixed = (loop.extent, *lengths, *map(found.first, by_elements))
+        self._check(fixed, written(loop.body) | rows.keys())
         # What is declared in front of everything has these sizes.
+        self._check(tuple(d for row in rows.values() for d in sizes.dims_of(row)), self._inside)
+        self._before[:0] = [Declare(row, None) for row in rows.values()]
+        self._inside |= rows.keys()
+        out: list[Stmt] = [Zero(row) for row in iteration.sums if self._is_repeated]
+        if not by_elements:
+            return [*out, *(self._by_segments(own, item, None) for item in items)]
         ranges = [axis.extent for item in by_elements for axis in item.stmt.axes]
         dims = (found.size(item) for item in by_elements)
         self._check((loop.extent, *ranges, *(d for d in dims if d is not None)), self._inside)
@@ -148,14 +160,16 @@ class _Segments:
         every = next(iter(owners.values()))
         if any(each.shared != every.shared for each in owners.values()):
             raise Refused
-        out: list[Stmt] = []
         before: set[str] = set()
         for item in items:
+            if self._is_dead(loop, item, items):
+                continue
             if item.position in owners:
                 mine = owners[item.position]
                 out += self._over_elements(own, item, mine, self._is_blank(item, before))
             else:
-                out.append(self._by_segments(own, item, every))
+                alone = None if item.target in rows else every
+                out.append(self._by_segments(own, item, alone))
             before |= mentioned_names((item.stmt,))
         rounds = Select(every.are_alone(), _ZERO, loop.extent, INT)
         return [*out, replace(loop, extent=rounds, body=iteration.body)]
@@ -164,6 +178,15 @@ class _Segments:
         """Places and lengths are the same whenever they are looked at."""
         if any(not changed.isdisjoint(free_variables(expr)) for expr in fixed):
             raise Refused
+
+    def _is_dead(self, loop: For, item: Item, items: Sequence[Item]) -> bool:
+        """Whether nothing reads what the statement for all iterations makes."""
+        params = {param.name for param in self._function.params}
+        if self._outermost is not loop or item.target in self._later | params:
+            return False
+        behind = (other.stmt for other in items[item.position + 1 :])
+        reads = (free_variables(e) for s in behind for e in (*subscripts(s.target), s.value))
+        return not any(item.target in names for names in reads)
 
     def _is_blank(self, item: Item, before: set[str]) -> bool:
         """Whether the target is all zero, and the statement does not read it."""

@@ -57,7 +57,63 @@ def several{HEAD} -> Tensor[L, D]:
             y[l, d] = y[l, d] + t[b, d]
     return y
 """
+OWN = f"""
+def centred{HEAD} -> Tensor[L, D]:
+    y : Tensor[L, D]
+    for b in range(B):
+        m : Tensor[D]
+        n : float
+        for l in range(start[b], start[b + 1]):
+            m[d] += x[l, d]
+            n += 1.0
+        for l in range(start[b], start[b + 1]):
+            y[l, d] = x[l, d] * exp(-m[d] / (n + 1.0))
+    return y
+
+def softmax{HEAD} -> Tensor[L, D]:
+    y : Tensor[L, D]
+    for b in range(B):
+        if start[b + 1] > start[b]:
+            m : Tensor[D]
+            s : Tensor[D]
+            m[d] = max(x[l, d] for l in range(start[b], start[b + 1]))
+            s[d] = sum(exp(x[l, d] - m[d]) for l in range(start[b], start[b + 1]))
+            for l in range(start[b], start[b + 1]):
+                y[l, d] = exp(x[l, d] - m[d]) / s[d]
+    return y
+
+def softmaxes{HEAD} -> Tensor[L, D]:
+    y : Tensor[L, D]
+    for b in range(B):
+        m : Tensor[D]
+        s : Tensor[D]
+        m[d] = max(x[l, d] for l in range(start[b], start[b + 1]))
+        s[d] = sum(exp(x[l, d] - m[d]) for l in range(start[b], start[b + 1]))
+        for l in range(start[b], start[b + 1]):
+            y[l, d] = exp(x[l, d] - m[d]) / s[d]
+    return y
+
+def last{HEAD} -> Tensor[D]:
+    y : Tensor[L, D]
+    z : Tensor[D]
+    for b in range(B):
+        s : Tensor[D]
+        s[d] = sum(x[l, d] * x[l, d] for l in range(start[b], start[b + 1]))
+        z[d] = s[d]
+        for l in range(start[b], start[b + 1]):
+            y[l, d] = s[d] * x[l, d]
+    z[d] += y[l, d]
+    return z
+"""
 PLACES = """
+def told(x : In[Tensor[L, D]], start : In[IntTensor[B + 1]], kept : Out[Tensor[D]]) -> Tensor[L, D]:
+    y : Tensor[L, D]
+    for b in range(B):
+        kept[d] = 2.0 + b
+        for l in range(start[b], start[b + 1]):
+            y[l, d] = kept[d] * x[l, d]
+    return y
+
 def places(x : In[Tensor[L]], at : In[IntTensor[L]], start : In[IntTensor[B + 1]],
            scale : In[Tensor[B]]) -> Tensor[5]:
     z : Tensor[5]
@@ -111,6 +167,23 @@ def _shares(x: Tensor, start: list[int]) -> Tensor:
     return y
 
 
+def _centred(x: Tensor, start: list[int]) -> Tensor:
+    """Where segments meet, an element has the value of the last one."""
+    y = torch.zeros_like(x)
+    for rows in map(list, _segments(start)):
+        mean = x[rows].sum(0) / (len(rows) + 1.0)
+        y = y.index_put((torch.tensor(rows, dtype=torch.long),), x[rows] * (-mean).exp())
+    return y
+
+
+def _last(x: Tensor, start: list[int]) -> Tensor:
+    y, z = torch.zeros_like(x), x.new_zeros(x.shape[1])
+    for rows in map(list, _segments(start)):
+        z = x[rows].square().sum(0)
+        y = y.index_put((torch.tensor(rows, dtype=torch.long),), x[rows] * z)
+    return z + y.sum(0)
+
+
 def _several(x: Tensor, start: list[int]) -> Tensor:
     y = list(torch.zeros_like(x))
     for b, rows in enumerate(_segments(start)):
@@ -123,14 +196,15 @@ def _several(x: Tensor, start: list[int]) -> Tensor:
 
 
 PEERS: dict[str, Callable[[Tensor, list[int]], Tensor]] = {
-    "sums": _sums, "totals": _sums, "shares": _shares, "several": _several,
+    "sums": _sums, "totals": _sums, "shares": _shares, "several": _several, "centred": _centred,
+    "softmaxes": _shares, "softmax": _shares, "last": _last,
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def module(request: pytest.FixtureRequest) -> Iterator[Any]:
     """On a GPU, or on the shim in its place."""
-    program = "\n".join((SUMS, SPREAD, PLACES))
+    program = "\n".join((SUMS, SPREAD, OWN, PLACES))
     with pytest.MonkeyPatch.context() as patch:
         if request.config.getoption("--device") != "cpu":
             patch.setenv("LOMA_CHECK", "sync")
@@ -144,6 +218,8 @@ def module(request: pytest.FixtureRequest) -> Iterator[Any]:
 @pytest.mark.parametrize("start", STARTS, ids=str)
 @pytest.mark.parametrize("name", PEERS)
 def test_values_and_gradients(module: Any, name: str, start: list[int]) -> None:
+    if name == "softmaxes" and any(a >= b for a, b in pairwise(start)):
+        return  # there is no largest of none
     for shape in SIZES:
         generator = torch.Generator().manual_seed(shape[1])
         x = torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_()
@@ -188,6 +264,13 @@ def test_places_that_data_say(module: Any, start: list[int]) -> None:
         weight = torch.randn(5, dtype=torch.float64, generator=generator)
         wanted = torch.autograd.grad(expected, (x, scale), weight)
         torch.testing.assert_close(torch.autograd.grad(found, (x, scale), weight), wanted)
+
+
+def test_what_the_caller_reads_is_kept(module: Any) -> None:
+    x, kept = torch.ones(4, 2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    found = module.told(x, torch.tensor([0, 1, 4]), kept)
+    assert found[:, 0].tolist() == [2.0, 3.0, 3.0, 3.0]
+    assert kept.tolist() == [3.0, 3.0]
 
 
 def test_lengths_whose_sums_are_computed_before(module: Any) -> None:
@@ -244,13 +327,15 @@ def test_results_are_the_same_each_time(module: Any, name: str) -> None:
 
 @pytest.mark.parametrize("start", STARTS, ids=str)
 def test_in_the_interpreter(start: list[int]) -> None:
-    final = pipeline.program("\n".join((SUMS, SPREAD)), every=True)
+    final = pipeline.program("\n".join((SUMS, SPREAD, OWN)), every=True)
     new = on_device(final.module)
     verify(new)
     both = Interpreter(final.module), Interpreter(new)
     generator = np.random.default_rng(0)
     x, at = generator.normal(size=(20, 5)), np.array(start)
     for name in PEERS:
+        if name == "softmaxes" and any(a >= b for a, b in pairwise(start)):
+            continue
         (old,), (found,) = (each.call(name, x, at) for each in both)
         np.testing.assert_allclose(found, old, rtol=1e-12)
     weight = generator.normal(size=(len(start) - 1, 5))
@@ -262,17 +347,28 @@ def test_in_the_interpreter(start: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "many"),
-    [("sums__backward", 1), ("totals", 0), ("totals__backward", 1), ("shares", 1), ("several", 2)],
+    [
+        ("sums__backward", 1),
+        ("totals", 0),
+        ("totals__backward", 1),
+        ("shares", 1),
+        ("several", 2),
+        ("centred", 1),
+        ("centred__backward", 2),
+        ("softmaxes", 1),
+        ("softmaxes__backward", 2),
+    ],
 )
 def test_which_loops_are_left(name: str, many: int) -> None:
     """What runs over elements, and that the host waits for nothing."""
-    text = pipeline.stage_text("\n".join((SUMS, SPREAD)), "kernels", name, device="cuda")
+    text = pipeline.stage_text("\n".join((SUMS, SPREAD, OWN)), "kernels", name, device="cuda")
     statements = [line for line in text.splitlines() if "_owner[_element" in line]
     assert len([line for line in statements if "_shared[()] +=" not in line]) == many
     lines = text.splitlines()
     loops = [k for k, line in enumerate(lines) if line.strip().startswith("for b in")]
-    assert all("parallel d" in lines[k - 1] for k in loops)
-    schedule = pipeline.stage_text("\n".join((SUMS, SPREAD)), "schedule", name, device="cuda")
+    around = [[line for line in lines[:k] if "private" not in line][-1] for k in loops]
+    assert all("parallel d" in line for line in around)
+    schedule = pipeline.stage_text("\n".join((SUMS, SPREAD, OWN)), "schedule", name, device="cuda")
     assert not re.search(r"otherwise:\n *for b", schedule)
 
 
@@ -298,14 +394,16 @@ def f{HEAD} -> Tensor[L, D]:
         "y[l, d] += x[l, d] * y[0, d]",  # reads another segment's element
         "y[l, d] += s[b, d]\n            s[b, d] += x[l, d]",  # and what the rounds before made
         "y[l // 2, d] = x[l, d]",  # goes elsewhere than the segment's elements
+        "y[l, d] += n * x[l, d]\n        n = 1.0 + b",  # has another segment's number
     ],
-    ids=["others", "running", "places"],
+    ids=["others", "running", "places", "before"],
 )
 def test_what_stays_a_loop(inside: str) -> None:
     text = f"""
 def f{HEAD} -> Tensor[L, D]:
     y : Tensor[L, D]
     s : Tensor[B, D]
+    n : float
     for b in range(B):
         for l in range(start[b], start[b + 1]):
             {inside}
