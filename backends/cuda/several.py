@@ -3,6 +3,7 @@ depend on an axis is read once for all of its values."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from loma.backends.schedule import ir as schedule
@@ -20,6 +21,7 @@ from loma.passes.device.epilogues import FUNCTIONS
 
 _SEVERAL = 4  # in most cases: the host takes another number where that is no divisor
 _PRODUCT = 4  # of a power that is one
+_SHORT = 16  # terms of a sum that waits for what it reads, not for arithmetic
 _WHOLE = 5  # values of an axis that a thread may have at most
 
 
@@ -35,20 +37,20 @@ def shared_axis(flat: Sequence[Loop], reads: Sequence[Access], rank: int) -> Loo
     return min(able, key=lambda loop: _loads(loop, reads), default=None)
 
 
-def second_axis(flat: Sequence[Loop], reads: Sequence[Access], first: Loop) -> Loop | None:
+def second_axis(
+    flat: Sequence[Loop], rest: Sequence[Loop], reads: Sequence[Access], first: Loop
+) -> Loop | None:
     """Another axis of which a thread takes several values of each of the first, if that leaves it
     half as many reads for a product, or fewer where it takes all of a few: the last one, too, where
-    what depends on it lies in order."""
+    what depends on it lies in order. ``rest``: the loops of the sum."""
 
     def loads(loop: Loop) -> int:
-        counts = _loads_in_order if loop is flat[-1] else _loads
-        return sum(_loads(first, (read,)) * counts(loop, (read,)) for read in reads)
+        return sum(_loads(first, (read,)) * _loads(loop, (read,)) for read in reads)
 
     def able(loop: Loop) -> bool:
         if loop is first or not _divides(loop) or not _lacking(loop, reads):
             return False
-        found = [read.coefficient(loop.name) for read in reads if _depends(read, loop)]
-        return loop is not flat[-1] or all(sizes.constant(each) == 1 for each in found)
+        return loop is not flat[-1] or _lies_in_order(loop, rest, reads)
 
     def saves(loop: Loop) -> bool:
         before, after = _SEVERAL * _loads(first, reads), loads(loop)
@@ -58,15 +60,32 @@ def second_axis(flat: Sequence[Loop], reads: Sequence[Access], first: Loop) -> L
     return min(enough, key=loads, default=None)
 
 
-def pair_axis(flat: Sequence[Loop], reads: Sequence[Access], first: Loop) -> Loop | None:
+def pair_axis(
+    flat: Sequence[Loop], rest: Sequence[Loop], reads: Sequence[Access], first: Loop
+) -> Loop | None:
     """The last axis, if what is read along it lies in order: two neighbours at a time take half as
-    many reads, though they share none. Of windows alone they do not."""
+    many reads, though they share none."""
     last = flat[-1]
     extent = sizes.constant(last.axis.extent)
-    along = [read for read in reads if _depends(read, last)]
     able = last is not first and (extent is None or extent % 2 == 0)
+    return last if able and _lies_in_order(last, rest, reads) else None
+
+
+def _lies_in_order(last: Loop, rest: Sequence[Loop], reads: Sequence[Access]) -> bool:
+    """Whether neighbours along the last axis are read together. Those of windows begin anywhere:
+    neighbouring threads that each read several of them take turns at the same memory, which short
+    sums wait for (a depthwise convolution of 3x3 took twice as long)."""
+    along = [read for read in reads if _depends(read, last)]
+    steps = [sizes.constant(loop.axis.extent) for loop in rest]
+    is_short = math.prod(step or _SHORT for step in steps) < _SHORT
     in_order = all(sizes.constant(read.coefficient(last.name)) == 1 for read in along)
-    return last if able and in_order and not all(map(_is_window, along)) else None
+    return in_order and not (is_short and all(map(_is_window, along)))
+
+
+def _is_window(read: Access) -> bool:
+    """Whether what is read along the last axis begins anywhere, or may leave the tensor."""
+    steps = [sizes.constant(each) for each in (read.rest, *read.coefficients.values())]
+    return read.padded or sum((step or 0) % _SEVERAL != 0 for step in steps) > 1
 
 
 def _is_whole(loop: Loop) -> bool:
@@ -92,21 +111,6 @@ def _loads(loop: Loop, reads: Sequence[Access]) -> int:
         _SEVERAL if _depends(read, loop) and sizes.constant(read.coefficient(loop.name)) != 1 else 1
         for read in reads
     )
-
-
-def _loads_in_order(loop: Loop, reads: Sequence[Access]) -> int:
-    """The same where values lie in order, of which several are read at once if they begin where a
-    group of them may: windows do not."""
-    return sum(
-        _SEVERAL if _depends(read, loop) and _is_window(read) else _loads(loop, (read,))
-        for read in reads
-    )
-
-
-def _is_window(read: Access) -> bool:
-    """Whether what is read along the last axis begins anywhere, or may leave the tensor."""
-    steps = [sizes.constant(each) for each in (read.rest, *read.coefficients.values())]
-    return read.padded or sum((step or 0) % _SEVERAL != 0 for step in steps) > 1
 
 
 def takes_several(body: Sequence[Node], *axes: str) -> bool:

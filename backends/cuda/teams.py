@@ -72,10 +72,10 @@ def make_tree(
         reads = [access for access in found if access is not target]
         axis = shared_axis(flat, reads, len(stmt.target.subscripts))
         if axis is not None and takes_several(made, axis.name):
-            other = second_axis(flat, reads, axis)
+            other = second_axis(flat, rest, reads, axis)
             if other is not None and not takes_several(made, axis.name, other.name):
                 other = None
-            pair = pair_axis(flat, reads, axis) if other is None else None
+            pair = pair_axis(flat, rest, reads, axis) if other is None else None
             if pair is not None and takes_several(made, axis.name, pair.name):
                 other = pair
             second = None if other is None else other.axis
