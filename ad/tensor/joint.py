@@ -26,6 +26,7 @@ from loma.ad.tensor.trips import with_counts
 from loma.ad.tensor.versions import merged_names, rename, with_new_rows
 from loma.core.distinct import checked_elsewhere
 from loma.core.ir import Assign, Declare, Function, IndexAssign, Module, Return, Stmt, Var, replace
+from loma.passes.canonical.recurrences.picked import picked
 from loma.passes.outer import is_outer
 from loma.core.sizes import size_variables
 from loma.core.walk import mentioned_names, reads_of_type
@@ -55,7 +56,7 @@ def joint_sweeps(
 ) -> Joint:
     """The sweeps of one tensor function. ``module`` gives the module as it is at that moment:
     differentiating what the function calls adds functions to it."""
-    normal = normalise(primal, module())
+    normal = normalise(picked(primal), module())
     pure = normal.function
     inputs = {p.name for p in pure.params if carries_derivative(p.type)}
     outputs = {v.name for v in _returned(normal) if carries_derivative(v.type)}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
+from index_cases import Case
+from oracle import Program, check, entry
 from test_loops import program
 
 from loma import passes
+from loma.ad import split_pairs
 from loma.backends.interpreter import Interpreter
-from loma.core.printer import print_function
+from loma.core.printer import print_function, print_module
 from loma.frontend import parse
 
 X = "x : In[Tensor[N, M]]"
@@ -125,6 +130,41 @@ def test_what_is_not_a_number(case: tuple[str, str, str | None]) -> None:
         for change in (passes.canonical.extremes, passes.optimise):
             (found,) = Interpreter(change(before)).call("f", args)
             np.testing.assert_allclose(found, right)
+
+
+PICKED = (
+    Case("of_both_sides", """
+def of_both_sides(a : In[Tensor[N, K]], b : In[Tensor[M, K]]) -> tuple[Tensor[N], Tensor[M]]:
+    r : Tensor[M, N]
+    p : Tensor[N]
+    q : Tensor[M]
+    r[m, n] = sum((a[n, k] - b[m, k]) ** 2 for k in K)
+    p[n] = min(r[m, n] for m in M)
+    if N > 0:
+        q[m] = max(r[m, n] for n in N)
+    return p, q
+""", lambda a, b: (
+        (r := (a[:, None] - b).square().sum(2)).amin(1), r.amax(0),
+    ), ((3, 2), (5, 2))),
+    Case("of_two_indices", """
+def of_two_indices(a : In[Tensor[N]], b : In[Tensor[M]], c : In[Tensor[K]]) -> Tensor[N]:
+    y : Tensor[N]
+    for t in range(2):
+        y[n] = y[n] * a[n] + min(sin(a[n] + t) - b[m] * c[k] for m in M for k in K)
+    return y
+""", lambda a, b, c: (
+        a * (a.sin() - (b[:, None] * c).amax()) + (a + 1).sin() - (b[:, None] * c).amax()
+    ), ((3,), (4,), (2,))),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PICKED, ids=lambda case: case.name)
+def test_adjoints_of_what_was_picked(case: Case) -> None:
+    """No tensor has an adjoint with all indices, and derivatives are right."""
+    halves = print_module(split_pairs(passes.canonical_form(parse(case.text)))[0])
+    assert "_at[" in halves
+    assert re.search(r"_d_\w+ : Tensor\[[NM], [NM]", halves) is None
+    check(Program([case.text]), entry(case.text), case.arguments(), case.reference, libtorch=False)
 
 
 def test_nothing_to_reduce() -> None:
