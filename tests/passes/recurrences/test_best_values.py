@@ -39,6 +39,25 @@ for n in range(N):
             m = x[n, k]
     y[n] = m
 """, False),
+    ("of_what_is_computed", """
+for n in range(N):
+    m : float = 1e30
+    for k in range(4):
+        d : float = (x[n, k] - x[0, k]) * x[n, 0]
+        if d < m:
+            m = d
+    y[n] = m
+""", False),
+    ("read_elsewhere", """
+for n in range(N):
+    m : float = 1e30
+    which : int = 0
+    for k in range(4):
+        if x[n, k] * x[0, k] < m:
+            m = x[n, k] * x[0, k]
+            which = k
+    y[n] = m + which
+""", True),
     ("position", "y[n] = x[n, argmax(x[n, k] for k in range(4))]", False),
     ("of_squares", "y[n] = x[n, argmin(x[n, k] ** 2 for k in range(4))]", True),
     ("another_element", "y[n] = x[n, (argmax(x[n, k] for k in range(4)) + 1) % 4]", True),

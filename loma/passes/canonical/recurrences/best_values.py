@@ -11,6 +11,7 @@ which has the last one, goes from the beginning.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set as AbstractSet
 from functools import partial, reduce
 
 from loma.core import builder as b, sizes
@@ -22,7 +23,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.walk import (
     exchanged, free_variables, map_blocks, map_children, map_expressions, map_tensor_functions,
-    substitute, walk,
+    reduced_axes, root, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.loops import mentions
 from loma.passes.canonical.recurrences.extremes import from_the_end
@@ -47,10 +48,11 @@ def _changed(function: Function) -> Function:
                 case IndexAssign(Index(Var(name)), "=", Reduce("argmax" | "argmin")) if (
                     name in own and uses[name] == 2
                 ):
-                    found = _with_value(out, position, stmt)
+                    found = _with_value(out, position, stmt, own, uses)
                     if found is not None:
-                        at, new = found
-                        out[position], out[at] = None, new
+                        gone, at, new = found
+                        out[position] = out[gone] = None
+                        out[at] = new
         return tuple(stmt for stmt in out if stmt is not None)
 
     turned = tuple(map_expressions(stmt, _forwards) for stmt in block(function.body))
@@ -81,10 +83,14 @@ def _goes_back(name: str, subscript: Expr) -> bool:
 
 
 def _with_value(
-    block: list[Stmt | None], position: int, place: IndexAssign
-) -> tuple[int, IndexAssign] | None:
-    """Which later statement reads the position, with the extreme instead; None where it does more
-    than look its value up."""
+    block: list[Stmt | None],
+    position: int,
+    place: IndexAssign,
+    own: AbstractSet[str],
+    uses: Mapping[str, int],
+) -> tuple[int, int, IndexAssign] | None:
+    """Which later statement reads the position, or the value there, which goes, with the extreme
+    instead; None where it does more than look its value up."""
     name, inputs = place.element.tensor.name, free_variables(place.value)
     changed = set[str]()
     for at in range(position + 1, len(block)):
@@ -94,10 +100,32 @@ def _with_value(
         if isinstance(stmt, IndexAssign) and name in free_variables(stmt.value):
             if changed & inputs or name in free_variables(stmt.target):
                 return None
-            value = _extreme(place, stmt)
-            return None if value is None else (at, replace(stmt, value=value))
+            there = stmt.element.tensor.name
+            value, reader = _extreme(place, stmt), at
+            if value is None and there in own and uses[there] == 2 and at + 1 < len(block):
+                both = _with_definition(stmt, block[at + 1])
+                if both is not None:
+                    stmt, value, reader = both, _extreme(place, both), at + 1
+            return None if value is None else (at, reader, replace(stmt, value=value))
         changed |= written((stmt,))
     return None
+
+
+def _with_definition(made: IndexAssign, reader: Stmt | None) -> IndexAssign | None:
+    """The statement that reads elements which another one has made, with their value instead."""
+    if not isinstance(reader, IndexAssign) or not isinstance(made.target, Index):
+        return None
+    name, places = made.element.tensor.name, made.element.subscripts
+    reads = {n for n in walk(reader.value) if isinstance(n, Index) and root(n) == name}
+    plain = all(isinstance(place, Var) for place in places)
+    if made.op != "=" or len(reads) != 1 or not plain or len(made.axes) != len(places):
+        return None
+    if name in free_variables(reader.target) or any(reduced_axes(made.value)):
+        return None
+    (read,) = reads
+    pairs = zip(places, read.subscripts, strict=True)
+    value = substitute(made.value, {p.name: s for p, s in pairs if isinstance(p, Var)})
+    return replace(reader, value=exchanged(reader.value, read, value))
 
 
 def _extreme(place: IndexAssign, reader: IndexAssign) -> Expr | None:
