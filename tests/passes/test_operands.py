@@ -77,6 +77,24 @@ def test_values_and_derivatives(case: tuple[str, str, str, str]) -> None:
         compare(Point(case[0], whole, "f", (x, z, w)), Changed(whole, verified(change)))
 
 
+@pytest.mark.parametrize("shape", [(3, 4, 5, 2), (1, 1, 1, 1), (2, 0, 3, 1), (0, 2, 2, 2)])
+def test_three_factors_are_two(shape: tuple[int, int, int, int]) -> None:
+    """Those that lack the result's other index are one operand, in the order of the other one."""
+    whole = with_derivative("""
+def f(x : In[Tensor[N, I]], v : In[Tensor[O, I, J]], y : In[Tensor[N, J]]) -> Tensor[N, O]:
+    z : Tensor[N, O]
+    z[n, o] = 2.0 + sum(y[n, j] * (v[o, i, j] * x[n, i]) for j in J for i in I)
+    return z
+""")
+    shown = print_function(passes.canonical_form(parse(whole)).function("f"))
+    assert "[n, i, j] = y[n, j] * x[n, i]" in shown
+    rows, first, second, columns = shape
+    sizes = ((rows, first), (columns, first, second), (rows, second))
+    args = tuple(torch.randn(size, dtype=torch.float64) for size in sizes)
+    for change in (passes.canonical_form, passes.optimise):
+        compare(Point("f", whole, "f", args), Changed(whole, verified(change)))
+
+
 # name, loop, whether what is costly leaves it
 ROUNDS: tuple[tuple[str, str, bool], ...] = (
     ("same", "for t in range(3):\n    y[i, k] = y[i, k] * exp(-exp(w[i, k])) + x[i, t]", True),

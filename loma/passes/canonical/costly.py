@@ -98,6 +98,7 @@ class _Costly(InBlocks):
         self._summed = frozenset[str]()  # the indices of the sums around
         self._rank = 0  # how many indices an element of the statement has at most
         self._operands: set[Expr] = set()  # products of elements that are one operand of a sum
+        self._beside: dict[Expr, Index] = {}  # what operands are multiplied by
         self._changed: frozenset[str] | None = None  # in the outermost loop; None where none is
 
     def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -195,6 +196,7 @@ class _Costly(InBlocks):
             if not (_is_of_elements(factor) or _has_parts(factor, scope, frozenset(scope))):
                 return product
             groups.setdefault(free_variables(factor) & frozenset(scope), []).append(factor)
+        groups = self._by_results(groups) if len(groups) > 2 else groups
         if len(groups) != 2 or all(map(_is_one_element, groups.values())):
             return product
         own, other = groups
@@ -204,12 +206,27 @@ class _Costly(InBlocks):
         if short or (own ^ other) & self._summed:
             return product  # no work to save, or another order of sums
         first, second = (reduce(partial(b.binary, "*"), group) for group in groups.values())
+        for part, beside in ((first, second), (second, first)):
+            if isinstance(beside, Index):
+                self._beside[part] = beside
         both = own & other - self._summed
         self._operands |= {
             part for part in (first, second)
             if not isinstance(part, Index) or _has_parts(part, scope, both)
         }  # fmt: skip
         return b.binary("*", first, second)
+
+    def _by_results(
+        self, groups: dict[frozenset[str], list[Expr]]
+    ) -> dict[frozenset[str], list[Expr]]:
+        """The factors of which the same results' indices are part together, if no product of them
+        has more indices than one of them has: a library multiplies by that."""
+        found: dict[frozenset[str], tuple[frozenset[str], list[Expr]]] = {}
+        for names, factors in groups.items():
+            own, before = found.get(names - self._summed, (frozenset[str](), []))
+            found[names - self._summed] = names | own, [*before, *factors]
+        few = all(len(names) <= max(map(len, groups)) for names, _ in found.values())
+        return dict(found.values()) if few else groups
 
     def _read(self, expr: Expr, scope: Scope) -> Expr:
         """The expression, read from a temporary where that is worth it."""
@@ -222,6 +239,8 @@ class _Costly(InBlocks):
         held = self._held.get(part)
         if held is None or held.version != self._written[held.tensor.name]:
             axes = _along_memory(expr, [axis for axis in scope.values() if axis.name in names])
+            if expr in self._beside:
+                axes = _as_in(self._beside[expr], axes)
             lacks = any(
                 constant(axis.extent) != 1 for axis in scope.values() if axis.name not in names
             )
@@ -397,6 +416,15 @@ def _along_memory(expr: Expr, axes: list[Axis]) -> tuple[Axis, ...]:
     ends = {node.subscripts[-1] for node in reads if free_variables(node) & names}
     last = [axis for axis in axes if ends == {Var(axis.name, INT)}]
     return (*(axis for axis in axes if axis not in last), *last)
+
+
+def _as_in(beside: Index, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """The axes, those of an element that has several of them in its order: a library copies no
+    operand then."""
+    order = [place.name for place in beside.subscripts if isinstance(place, Var)]
+    shared = sorted((a for a in axes if a.name in order), key=lambda a: order.index(a.name))
+    ways = iter(shared)
+    return tuple(next(ways) if axis.name in order else axis for axis in axes)
 
 
 def _facts(condition: Expr) -> list[Expr]:
