@@ -22,6 +22,7 @@ from typing import Literal, cast
 
 from loma.core import builder as b
 from loma.core import sizes
+from loma.core.axes import index_statement
 from loma.core.builtins import BUILTINS
 from loma.core.effects import written
 from loma.core.ir import (
@@ -222,6 +223,11 @@ class _Operators(InBlocks):
                 if isinstance(new, IndexAssign):
                     self._out.append(Declare(target, None, stmt.span))
                 return new
+            case Assign(Var() as target, "=", Op("cat") as value) if self._depth > 0 and (
+                parts := self._joined(stmt, target, value)
+            ):
+                self._out += parts[:-1]
+                return parts[-1]
             case Assign(Var() as target, op, value) if self._is_taken(value):
                 return self._assigned_value(stmt, target, op, value)
             case Assign(Var(_, FloatType()), _, Index(Op(), ()) as number):
@@ -270,6 +276,34 @@ class _Operators(InBlocks):
             self._forget(mark)
             return replace(stmt, value=self._view_of_plain(value))
         return IndexAssign(place, op, element, _moving(axes), stmt.span)
+
+    def _joined(self, stmt: Assign, target: Var, value: Op) -> list[Stmt]:
+        """A statement for each part of what a round of a loop joins, for other statements of the
+        round go through its elements; none where a part is no view."""
+        dim = dict(value.attrs)["dim"]
+        dims = sizes.dims_of(target)
+        along = _constant(dim) % len(dims)
+        floats = isinstance(target.type, TensorType) and target.type.element == "float"
+        if target.name in free_variables(value) or not floats:
+            return []
+        made: list[Stmt] = []
+        begin: Expr = IntConst(0)
+        for part in value.args:
+            axes = self._axes(sizes.dims_of(part))
+            own = tuple(map(_at, axes))
+            # The index alone would run over the whole dimension.
+            there = (*own[:along], cut_place(own[along], begin), *own[along + 1 :])
+            read = element(part, own)
+            if read is None or not is_inside(part, self._sizes.__contains__, self._counters):
+                return []
+            new = index_statement(
+                Index(target, there, FLOAT), "=", read, _moving(axes), (), self._sizes.__contains__
+            )
+            if not isinstance(new, IndexAssign):
+                return []
+            made.append(replace(new, span=stmt.span))
+            begin = sizes.arith("+", begin, axes[along].extent)
+        return made
 
     def _taken(self, value: Op, axes: list[Axis]) -> Expr:
         """The element of a tensor at a position that another one has."""
@@ -715,8 +749,10 @@ class _Operators(InBlocks):
         last = self._out[-1]
         if not isinstance(last, IndexAssign) or not isinstance(last.value, Reduce):
             return
-        del self._out[-1]
         count = sizes.product(tuple(axis.extent for axis in last.value.axes))
+        if (sizes.constant(count) or 0) > 0:
+            return
+        del self._out[-1]
         none = Zero(last.element.tensor, last.span)
         self._out.append(If(Binary(">", count, IntConst(0), INT), (last,), (none,)))
 

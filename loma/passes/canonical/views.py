@@ -59,7 +59,9 @@ def read_through(function: Function) -> Function:
             after = tuple(out[position + 1 :])
             if not is_inside(part, is_size, counters, or_empty=True):
                 continue
-            if mentioned_names((stmt,)).isdisjoint(written(after)):
+            using = [k for k, s in enumerate(after) if name.name in mentioned_names((s,))]
+            during = after[: using[-1] + 1] if using else ()
+            if mentioned_names((stmt,)).isdisjoint(written(during)):
                 out[position + 1 :] = (_with_part(s, name, part) for s in after)
         return tuple(map_blocks(s, partial(block, counters=inside(s, counters))) for s in out)
 

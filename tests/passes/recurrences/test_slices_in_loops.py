@@ -41,6 +41,13 @@ for t in range(1, N):
     s = tanh(s + x[t] - x[t - 1])
     y[t] = s
 """, "tanh(s[_i0] + x[_t + 1, _i0] - x[_t, _i0])"),
+    ("changed_behind", """
+s = zeros([N, M])
+for t in range(M):
+    q = cat([s[0:N], reshape(x[:, t], [N, 1])], 1)
+    y[:, 0:M] = y[:, 0:M] * q[:, 0:M] + q[:, 1:]
+    s = tanh(y + x * s[:, t:t + 1])
+""", "q[_i0, M] = x[_i0, t]"),
     ("triangle", """
 s = zeros([N])
 for t in range(M):
@@ -64,6 +71,13 @@ for t in range(M):
     if t + 1 < M:
         s = s * 0.5 + x[:, t + 1]
     y[:, t] = s
+"""),
+    ("its_own_neighbours", """
+s = x + 0.0
+for t in range(N):
+    s[1:N] = s[0:N - 1] * x[t, 0]
+    s[0] = s[N - 1] + tanh(x[t])
+    y = y + s
 """),
     ("range_that_changes", """
 s = zeros([N])
