@@ -105,6 +105,7 @@ def test_other_grids() -> None:
         "max(max(x[n, 2 * m], x[n, 2 * m + 1]), x[n, 2 * m + 2])",  # elements that two windows have
         "max(max(x[n, 4 * m], x[n, 4 * m + 1]), x[n, 4 * m + 3])",  # one is missing
         "max(x[n, 2 * m], min(x[n, 2 * m + 1], 0.0))",
+        "max(y[n, 2 * m], y[n, 2 * m + 1])",  # it would be copied
     ],
 )
 def test_what_stays(value: str) -> None:

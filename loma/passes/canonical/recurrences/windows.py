@@ -3,8 +3,8 @@
     y[h, w] = max(max(x[2 * h, 2 * w], x[2 * h, 2 * w + 1]), max(x[2 * h + 1, 2 * w], ...))
 
 is ``max(x[2 * h + p, 2 * w + q] for p in range(2) for q in range(2))``, of which one statement is
-the adjoint: the first element that is the largest gets it. Only windows without common elements are
-put together, which :mod:`loma.passes.canonical.short` writes out again.
+the adjoint: the first element that is the largest gets it. Only windows without common elements,
+of other tensors, are put together, which :mod:`loma.passes.canonical.short` writes out again.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ def _put_together(expr: Builtin, stmt: IndexAssign, names: Names) -> Reduce | No
         return None
     first = terms[0]
     assert isinstance(first, Index)
+    if isinstance(stmt.target, Index) and first.base == stmt.target.base:
+        return None  # a window of what the statement writes would be copied first
     for extents in _grids(len(terms)):
         inner = [math.prod(extents[k + 1 :]) for k in range(len(extents))]
         axes = [Axis(f"@{k}", IntConst(extent)) for k, extent in enumerate(extents)]
