@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.effects import effects, written
 from loma.core.ir import (
-    FLOAT, INT, Assign, Axis, Declare, Element, Expr, For, If, Index, IndexAssign, Stmt, TensorType,
-    Type, Var, While, Zero, replace,
+    FLOAT, INT, Assign, Axis, Binary, Declare, Element, Expr, For, If, Index, IndexAssign, IntConst,
+    Reduce, Select, Stmt, TensorType, Type, Var, While, Zero, replace,
 )  # fmt: skip
 from loma.core.names import Names, axes_of
 from loma.core.walk import (
@@ -59,6 +59,8 @@ class Iteration:
         self._rows: dict[str, Var] = {}
         self._sums: set[str] = set()  # what has rows that statements add to
         self._left: dict[str, int] = {}  # how many statements that write rows are still to come
+        self._kept: set[str] = set()  # rows of what an iteration clears in the end
+        self._is_along = False
         self._written = written(loop.body)
         self._writes = [root(p) for s in statements(loop.body) for p in effects(s).writes]
         self._writes += [
@@ -70,6 +72,7 @@ class Iteration:
         self._tensors: dict[str, tuple[tuple[str, ...], Expr]] = {}
         self._own: set[str] = set()
         self._number = 0
+        self._cond: Expr | None = None  # that the statements at hand stand under
         self.items: list[Item] = []
         self.body = self._visit(loop.body, None)
         if any(self._own & names for item in self.items for names in _mentioned(item)):
@@ -87,6 +90,7 @@ class Iteration:
 
     def _visit(self, body: Sequence[Stmt], along: Axis | None) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
+        self._is_along = along is not None
         for stmt in body:
             match stmt:
                 case Declare(target, None):
@@ -98,6 +102,7 @@ class Iteration:
                 case IndexAssign(Index(Var(name)), "=", value) if self._is_value(name, value):
                     self._keep(stmt)
                 case Zero(Var() as target) if self._has_row(target):
+                    self._kept.discard(self._rows[target.name].name)
                     out.append(stmt)
                 case Declare(Var() as target, value) if value and self._has_row(target):
                     self._add(IndexAssign(target, "=", value, (), stmt.span), along, out)
@@ -112,9 +117,16 @@ class Iteration:
                     extent = sizes.uncounted(self._expr(extent))
                     before = dict(self._values), dict(self._tensors)
                     self._number += 1
-                    new_body = self._visit(inner, Axis(counter, extent))
+                    new_body = self._visit(inner, Axis(counter, self._guarded(extent)))
                     self._values, self._tensors = before
+                    self._is_along = False
                     out.append(replace(stmt, extent=extent, body=new_body))
+                case If(cond, then, ()) if along is None and self._cond is None:
+                    before = dict(self._values), dict(self._tensors)
+                    self._cond = self._fixed(cond)
+                    out.append(replace(stmt, cond=self._cond, then=self._visit(then, None)))
+                    self._values, self._tensors = before
+                    self._cond = None
                 case _:
                     raise Refused
         return tuple(out)
@@ -126,7 +138,8 @@ class Iteration:
     def _add(self, stmt: IndexAssign, along: Axis | None, out: list[Stmt]) -> None:
         new = map_expressions(stmt, self._expr)
         assert isinstance(new, IndexAssign)
-        self.items.append(Item(new, along, self._number, len(self.items)))
+        item = replace(new, value=self._where_taken(new)) if along is None else new
+        self.items.append(Item(item, along, self._number, len(self.items)))
         if root(new.target) in self._left:
             self._left[root(new.target)] -= 1
         if isinstance(stmt.target, Var) and not stmt.axes:
@@ -134,6 +147,31 @@ class Iteration:
             out.append(Assign(stmt.target, stmt.op, value, stmt.span))
         else:
             out.append(map_expressions(new, self._alone))
+
+    def _guarded(self, extent: Expr) -> Expr:
+        """A range that is empty where the condition at hand does not hold."""
+        if self._cond is None or _is_of_some(self._cond, extent):
+            return extent
+        return Select(self._cond, extent, IntConst(0), INT)
+
+    def _where_taken(self, stmt: IndexAssign) -> Expr:
+        """The value of a statement for all iterations, which stands under the condition at hand."""
+        value = stmt.value
+        if self._cond is None:
+            return value
+        is_row = root(stmt.target) in self.rows
+        match value:
+            case Reduce("sum", _, (first, *rest)) if is_row or stmt.op == "+=":
+                first = Axis(first.name, self._guarded(sizes.uncounted(first.extent)))
+                return replace(value, axes=(first, *rest))
+            case Reduce(_, body, axes) if is_row:  # of one number, which nobody reads, elsewhere
+                body = Select(self._cond, body, b.zero(body), body.type)
+                one = (Select(self._cond, axis.extent, IntConst(1), INT) for axis in axes)
+                ranges = (Axis(a.name, extent) for a, extent in zip(axes, one, strict=True))
+                return replace(value, body=body, axes=tuple(ranges))
+            case _:
+                other = b.zero(value) if is_row or stmt.op == "+=" else stmt.target
+                return Select(self._cond, value, other, value.type)
 
     def _alone(self, expr: Expr) -> Expr:
         """With what an iteration has for itself in the place of its row."""
@@ -149,8 +187,13 @@ class Iteration:
 
     def _is_value(self, name: str, value: Expr) -> bool:
         """Whether it is worked out where it is read."""
-        alone = self._is_own(name) and not any(reduced_axes(value))
-        return alone and not isinstance(value.type, TensorType)
+        if not self._is_own(name) or isinstance(value.type, TensorType):
+            return False
+        try:
+            self._fixed(value)
+        except Refused:
+            return False
+        return True
 
     def _has_row(self, var: Var) -> bool:
         """Whether each iteration has a row for what it keeps there, as it has from now on if each
@@ -172,20 +215,23 @@ class Iteration:
         if any(effects(s).adds for s in writes):
             self._sums.add(name)
         self._left[self._rows[name].name] = len(writes)
+        if isinstance(events[-1], Zero):
+            self._kept.add(self._rows[name].name)
         self._own.add(name)
         return True
 
     def _begins_anew(self, var: Var, events: Sequence[Stmt]) -> bool:
         """Whether a variable is zero, or has another value, at the start of each iteration."""
-        outer = [s for s in self._loop.body if s in events]
+        inside = (s.then for s in self._loop.body if isinstance(s, If))
+        whole = (block for block in inside if _all_in(events, block))
+        outer = next(whole, self._loop.body)
         clears = [s for s in events if isinstance(s, Zero)]
-        first, last = events[0], events[-1]
-        at_start = first in outer and isinstance(first, Zero)
-        at_start |= isinstance(first, Declare) and first in outer
-        at_end = last in outer and isinstance(last, Zero)
+        first = events[0] if any(s is events[0] for s in outer) else None
+        last = events[-1] if any(s is events[-1] for s in outer) else None
+        at_start, at_end = isinstance(first, Zero | Declare), isinstance(last, Zero)
         if len(clears) > 1 or (clears and not (at_start or at_end)):
             return False
-        return at_start or at_end or (first in outer and _fills(first, var))
+        return at_start or at_end or (first is not None and _fills(first, var))
 
     def _counter(self) -> Expr:
         return Var(self._loop.counter, INT)
@@ -198,6 +244,8 @@ class Iteration:
         """A value that may be computed where it is read."""
         value = self._expr(value)
         moving = {name for name, left in self._left.items() if left > 0}
+        if not self._is_along:
+            moving |= self._kept  # what is read may come behind
         changed = not free_variables(value).isdisjoint(self._written | moving)
         if changed or any(reduced_axes(value)) or isinstance(value.type, TensorType):
             raise Refused
@@ -227,6 +275,20 @@ class Iteration:
                 return Index(self._rows[name], (self._counter(),), expr.type, expr.span)
             case _:
                 return map_children(expr, self._expr)
+
+
+def _all_in(some: Sequence[Stmt], block: tuple[Stmt, ...]) -> bool:
+    every = list(statements(block))
+    return all(any(stmt is each for each in every) for stmt in some)
+
+
+def _is_of_some(cond: Expr, extent: Expr) -> bool:
+    """Whether a condition says no more than that a range is not empty."""
+    match cond:
+        case Binary(">", more, less) | Binary("<", less, more):
+            return bool(sizes.equal(sizes.arith("-", more, less), extent))
+        case _:
+            return False
 
 
 def _own_names(stmt: Stmt) -> frozenset[str]:

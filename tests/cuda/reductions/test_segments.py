@@ -93,6 +93,21 @@ def softmaxes{HEAD} -> Tensor[L, D]:
             y[l, d] = exp(x[l, d] - m[d]) / s[d]
     return y
 
+def sines{HEAD} -> Tensor[L, D]:
+    y : Tensor[L, D]
+    for b in range(B):
+        if start[b + 1] > start[b]:
+            s : Tensor[D]
+            for l in range(start[b], start[b + 1]):
+                s[d] += 1.5 - x[l, d]
+                s[d] += sin(x[l, d])
+            for l in range(start[b], start[b + 1]):
+                y[l, d] += sin(s[d]) * x[l, d]
+            s[d] = 2.0 * s[d]
+            for l in range(start[b], start[b + 1]):
+                y[l, d] += s[d]
+    return y
+
 def last{HEAD} -> Tensor[D]:
     y : Tensor[L, D]
     z : Tensor[D]
@@ -176,6 +191,14 @@ def _centred(x: Tensor, start: list[int]) -> Tensor:
     return y
 
 
+def _sines(x: Tensor, start: list[int]) -> Tensor:
+    y = torch.zeros_like(x)
+    for rows in map(list, _segments(start)):
+        s = (1.5 - x[rows] + x[rows].sin()).sum(0)
+        y = y.index_add(0, torch.tensor(rows, dtype=torch.long), s.sin() * x[rows] + 2.0 * s)
+    return y
+
+
 def _last(x: Tensor, start: list[int]) -> Tensor:
     y, z = torch.zeros_like(x), x.new_zeros(x.shape[1])
     for rows in map(list, _segments(start)):
@@ -197,7 +220,7 @@ def _several(x: Tensor, start: list[int]) -> Tensor:
 
 PEERS: dict[str, Callable[[Tensor, list[int]], Tensor]] = {
     "sums": _sums, "totals": _sums, "shares": _shares, "several": _several, "centred": _centred,
-    "softmaxes": _shares, "softmax": _shares, "last": _last,
+    "softmaxes": _shares, "softmax": _shares, "sines": _sines, "last": _last,
 }  # fmt: skip
 
 
