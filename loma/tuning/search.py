@@ -5,8 +5,8 @@ those that differ from it in one choice, first to where a :class:`Model` expects
 them are known, it goes on from the next best one: two changes may only be faster together.
 Measurement decides: a candidate is called in turn with the best one, given up when it is clearly
 slower, and takes the best one's place when it is faster, also beside the usual one, and that once
-more. In the end the best has to be faster than the usual ways in another run of their own; if it is
-not, those that were the best before it.
+more, and later, when others have been measured. In the end the best has to be faster than the usual
+ways in another run of their own; if it is not, the next best.
 
 Nothing here knows what is chosen, nor what a candidate is made of.
 """
@@ -135,6 +135,7 @@ class _Candidate:
     choices: Mapping[str, Choice]
     call: Call
     ratio: float = 1.0
+    is_settled: bool = False  # measured once more, after others
 
 
 def fastest(call: Call, repeats: int, clock: Callable[[], float] = time.perf_counter) -> float:
@@ -173,7 +174,6 @@ class Search:
         self._tried: list[Taken] = []
         self._texts: set[str] = set()
         self._known: list[_Candidate] = []
-        self._bests: list[_Candidate] = []
         self._model = Model()
         self.trials: list[Trial] = []
 
@@ -190,6 +190,7 @@ class Search:
         try:
             while self._gone() + slowest < self._seconds - last:
                 started = self._clock()
+                best = self._settled(usual, best, repeats)
                 batch = self._batch(best)
                 if not batch:
                     break
@@ -203,12 +204,13 @@ class Search:
         except KeyboardInterrupt:  # what is found so far counts
             self._progress(self._gone(), seconds * best.ratio)
             raise
-        for winner in reversed(self._bests):  # one that was fast by chance hides no other
+        known = sorted(self._known, key=lambda candidate: candidate.ratio)
+        for place, winner in enumerate(known):
+            if winner.ratio > ADOPTED or (place > 0 and self._gone() > self._seconds):
+                break
             ratio, seconds = self._confirmed(winner.call, usual.call, repeats)
             if ratio <= ADOPTED:
                 return Found(winner.taken, seconds, seconds * ratio, self.trials)
-            if self._gone() > self._seconds:
-                break
         return Found({}, seconds, seconds, self.trials)
 
     def _first(self) -> _Candidate | None:
@@ -272,7 +274,6 @@ class Search:
         self._known.append(candidate)
         if is_better:
             best = candidate
-            self._bests.append(best)
         self.trials.append(Trial(taken, self._gone(), own, best.ratio))
         return best
 
@@ -285,6 +286,14 @@ class Search:
         if choice is not None:
             option = taken.get(name, choice.options[0])
             self._model.learn(choice.kind, option, shares(best.choices).get(name, 1.0), ratio)
+
+    def _settled(self, usual: _Candidate, best: _Candidate, repeats: int) -> _Candidate:
+        """The best one, measured once more: what was fast for a while hides no others."""
+        while best is not usual and not best.is_settled:
+            best.is_settled = True
+            best.ratio = self._ratio(best.call, usual.call, repeats)
+            best = min((usual, *self._known), key=lambda candidate: candidate.ratio)
+        return best
 
     # -------------------------------------------------------------------------------- measuring
 

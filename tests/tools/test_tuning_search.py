@@ -168,6 +168,23 @@ def test_what_was_fast_by_chance_takes_no_place() -> None:
     assert chance.ratio == pytest.approx(1.01)
 
 
+def test_what_was_fast_for_a_while_hides_no_other() -> None:
+    calls = 0
+
+    def seconds(taken: Taken) -> float:
+        nonlocal calls
+        if taken.get("strip of y") == 128:
+            calls += 1
+            return 0.005 if calls <= 60 else 0.0102
+        return 0.009 if taken.get("innermost of y") == "j" else 0.01
+
+    found = World(seconds).found()
+    assert calls > 60
+    assert min(trial.best for trial in found.trials) < 0.6
+    assert found.taken == {"innermost of y": "j"}
+    assert found.tuned == pytest.approx(0.009)
+
+
 def test_results_for_other_sizes_come_first() -> None:
     world = World(_times(o2048=0.5))
     start: dict[str, Option] = {"strip of z": 2048}
