@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
@@ -71,7 +72,7 @@ def gather(
             return None
         elsewhere = set().union(*(c for k, c in enumerate(counts) if k != position))
         complete = {name for name, e in extents.items() if sizes.equal(e, dims[position])}
-        axis = _solvable(form[0], elsewhere | bare, complete)
+        axis = _solvable(form[0], elsewhere | bare, complete, extents)
         if axis is None:
             return None
         is_dilated = is_dilated or any(sizes.constant(c) not in (1, -1) for c in form[0].values())
@@ -119,16 +120,23 @@ def _is_alone(counts: list[frozenset[str]], position: int, axes: Collection[str]
     return len(own) == 1 and sum(not own.isdisjoint(count) for count in counts) == 1
 
 
-def _solvable(coefficients: dict[str, Expr], excluded: set[str], complete: set[str]) -> str | None:
-    """An axis with coefficient 1 or -1 that no other subscript uses; ``complete``: those that have
-    as many values as the dimension."""
+def _solvable(
+    coefficients: dict[str, Expr],
+    excluded: set[str],
+    complete: set[str],
+    extents: Mapping[str, Expr],
+) -> str | None:
+    """An axis with coefficient 1 or -1 that no other subscript uses: the longest, for all others
+    are gone through for each element. ``complete``: those that have as many values as the
+    dimension."""
     units = [a for a, c in coefficients.items() if sizes.constant(c) in (1, -1)]
     units = [a for a in units if a not in excluded]
     if len(units) < len(coefficients) and len(coefficients) > 1:
         # The others run over their whole ranges for every element of the dimension. Of a dilation,
         # h + 2 * p, these are as many steps as without; of a stride, 2 * h + p, they would be more.
         units = [a for a in units if a in complete]
-    return units[0] if units else None
+    lengths = {a: sizes.constant(extents[a]) for a in units}
+    return max(units, key=lambda a: math.inf if (n := lengths[a]) is None else n, default=None)
 
 
 def _vanishes(value: Expr, solved: set[str]) -> bool:

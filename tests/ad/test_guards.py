@@ -33,6 +33,20 @@ def test_guarded(program: Program, name: str) -> None:
     check_case(program, BY_NAME[name])
 
 
+@pytest.mark.parametrize("place", ["p + i - 2", "i + p - 2", "2 + i - p"])
+def test_an_adjoint_goes_through_the_shorter_range(place: str) -> None:
+    """In whatever order the indices stand: through the longer one it would be quadratic."""
+    text = f"""
+def f(x : In[Tensor[N]]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = sum((p + 1.0) * x[{place}] if 0 <= {place} and {place} < N else 0.0 for p in range(5))
+    return y
+"""
+    shown = pipeline.stage_text(text, "optimised", "f__backward")
+    assert "_d_x[i_x" in shown
+    assert "in N)" not in shown
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["any_rank", "any_rank_in_a_branch"])
 @pytest.mark.parametrize("wanted", [0, 1])
