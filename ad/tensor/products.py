@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from loma.core import builder as b, sizes
-from loma.core.axes import index_statement
+from loma.core.axes import index_statement, shifted_places
 from loma.core.ir import (
     FLOAT, INT, Axis, Expr, For, Index, IntConst, Reduce, Stmt, TensorType, Var, Zero, replace,
 )  # fmt: skip
@@ -53,7 +53,8 @@ def product_of_others(value: Reduce, own: tuple[Axis, ...], scope: Scope, out: l
     factor = value.body
     if not isinstance(factor, Index):  # computed once
         factor = _at(tensor("_factor", count), own, Var(axis.name, INT))
-        out.append(_statement(factor, value.body, (*own, axis), scope))
+        body = shifted_places(value.body, {axis.name: axis.extent})
+        out.append(_statement(factor, body, (*own, axis), scope))
     room = b.binary("+", count, IntConst(1))
     before, behind = tensor("_before", room), tensor("_behind", room)
     step = Var(scope.names.fresh(axis.name), INT)

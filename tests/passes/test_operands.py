@@ -95,6 +95,33 @@ def f(x : In[Tensor[N, I]], v : In[Tensor[O, I, J]], y : In[Tensor[N, J]]) -> Te
         compare(Point("f", whole, "f", args), Changed(whole, verified(change)))
 
 
+# What has an index with a range of its own, which need not fill the dimensions where it stands.
+PARTS = {
+    "costly": "sum(exp(a[n, k] + a[n, k + 2]) * w[k, m] for k in range(2))",
+    "products": "prod(a[n, k] - w[k + 1, m] for k in range(3))",
+    "quotients": "sum(a[n, k] / a[0, k] * w[k, m] for k in range(3))",
+    "sums": "sum(a[n, k] / sum(a[i, k] for i in N) for k in range(2)) * w[0, m]",
+    "extremes": "w[0, m] * sum(a[n, k] * max(a[n, j] * w[k, j] for j in range(2))"
+    " for k in range(3))",
+    "steps": "sum(a[n, k] * w[k, j] * a[n, j] * w[j, m] for k in range(3) for j in range(2))",
+    "running": "sum(sum(exp(a[n, q]) * a[n, q + 1] for q in range(k + 1)) * w[k, m]"
+    " for k in range(3))",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("value", PARTS.values(), ids=PARTS)
+def test_an_index_need_not_fill_a_dimension(value: str) -> None:
+    whole = with_derivative(f"""
+def f(a : In[Tensor[N, 4]], w : In[Tensor[4, M]]) -> Tensor[N, M]:
+    y : Tensor[N, M]
+    y[n, m] = {value}
+    return y
+""")
+    args = tuple(torch.rand(s, dtype=torch.float64) + 0.5 for s in ((3, 4), (4, 2)))
+    for change in (passes.canonical_form, passes.optimise):
+        compare(Point("f", whole, "f", args), Changed(whole, verified(change)))
+
+
 # name, loop, whether what is costly leaves it
 ROUNDS: tuple[tuple[str, str, bool], ...] = (
     ("same", "for t in range(3):\n    y[i, k] = y[i, k] * exp(-exp(w[i, k])) + x[i, t]", True),

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 
 from loma.core import builder as b
+from loma.core.axes import shifted_places
 from loma.core.bounds import conjuncts, exists, facts
 from loma.core.builtins import BUILTINS
 from loma.core.effects import counters, written
@@ -280,7 +281,8 @@ class _Costly(InBlocks):
         names: tuple[str, ...],
     ) -> _Held:
         """A tensor with the part for all of ``whole``: of the axes, as long as they ever are."""
-        value = self._inside(expr, _axes(axes))
+        extents = {axis.name: every.extent for axis, every in zip(axes, whole, strict=True)}
+        value = shifted_places(self._inside(expr, _axes(axes)), extents)
         ends = [
             b.binary("<", Var(axis.name, INT), axis.extent)
             for axis, every in zip(axes, whole, strict=True)

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from loma.core import builder as b, bounds, sizes
-from loma.core.axes import ranged, target_axes
+from loma.core.axes import ranged, shifted_places, target_axes
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Builtin, Expr, FloatConst, Function, Index, IndexAssign, IntConst,
     Module, NoDiff, Reduce, Select, Stmt, TensorType, Unary, Var, ZeroPad, replace,
@@ -164,6 +164,7 @@ class _Factor(Steps):
         var = self._temporary("_t", type_, stmt.span)
         place = Index(var, tuple(Var(axis.name, INT) for axis in axes), body.type, stmt.span)
         summed = tuple(axis for axis in whole.summed if axis.name in gone)
+        body = shifted_places(body, {axis.name: axis.extent for axis in axes})
         value = Reduce("sum", body, summed, body.type, stmt.span)
         step = IndexAssign(place, "=", value, axes, stmt.span)
         left_over = [None if k in taken else part for k, part in enumerate(parts)]

@@ -55,7 +55,6 @@ class Hoisting:
         self._hoisted: list[Stmt] = []
         # The reductions of the statement at hand that temporaries hold, by what they compute.
         self._reductions: dict[tuple[Expr, tuple[Axis, ...]], Index] = {}
-        self._ranged = set[str]()  # indices of the reductions around
         self._guard: Expr | None = None  # what holds where the expression at hand is evaluated
         self._span: Span = NOWHERE  # of the statement at hand
 
@@ -136,11 +135,7 @@ class Hoisting:
         return replace(stmt, value=self._hoist(value, scope))
 
     def _hoisted_body(self, reduce: Reduce, scope: dict[str, Axis]) -> Expr:
-        around = self._ranged
-        self._ranged = around | {axis.name for axis in reduce.axes}
-        body = self._hoist(reduce.body, scope | {axis.name: axis for axis in reduce.axes})
-        self._ranged = around
-        return body
+        return self._hoist(reduce.body, scope | {axis.name: axis for axis in reduce.axes})
 
     def _hoist(self, expr: Expr, scope: dict[str, Axis]) -> Expr:
         """The expression with each reduction in it read from a temporary."""
@@ -173,11 +168,10 @@ class Hoisting:
             return expr
         var = self._temporary(TensorType(tuple(dims), element), "_r", None)  # type: ignore[arg-type]
         place = Index(var, tuple(Var(axis.name, INT) for axis in axes), expr.type)
-        # A reduction's index may stand alone in a dimension that is larger, a statement's not.
-        ranges = {axis.name: axis.extent for axis in axes if axis.name in self._ranged}
-        value = shifted_places(expr, ranges) if ranges else expr
-        made: Stmt = IndexAssign(place, "=", value, axes, self._span)
         shorter = {a.name for a, dim in zip(axes, dims, strict=True) if self._count(a) != dim}
+        # An index of a reduction need not fill a dimension, one of a statement has to.
+        expr = shifted_places(expr, {a.name: a.extent for a in axes if a.name not in shorter})
+        made: Stmt = IndexAssign(place, "=", expr, axes, self._span)
         if shorter:
             made = index_statement(place, "=", expr, axes, shorter, self._sizes.__contains__)
             if self._depth:  # nothing of an iteration before is in it, which a tape would keep

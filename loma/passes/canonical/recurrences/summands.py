@@ -12,10 +12,11 @@ element. Without s they would be sums, for each q, of choices for all that come 
 from __future__ import annotations
 
 from loma.core import sizes
+from loma.core.axes import shifted_places
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    FLOAT, INT, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Reduce,
-    Stmt, TensorType, Var, replace,
+    FLOAT, INT, Axis, Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Reduce, Stmt,
+    TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.sizes import arith
@@ -88,9 +89,7 @@ class _Summands:
         self._declared.append(Declare(tensor, None))
         place = Index(tensor, tuple(Var(a.name, INT) for a in (*rows, axis)), FLOAT)
         own_axes = (*rows, Axis(axis.name, count))
-        value = body
-        if not sizes.equal(count, scan.along.extent):  # an index alone runs over whole dimensions
-            some = Binary("+", Var(axis.name, INT), IntConst(0), INT)
-            value = substitute(body, {axis.name: some})
+        # An index alone runs over whole dimensions.
+        value = shifted_places(body, {a.name: a.extent for a in own_axes})
         before.append(IndexAssign(place, "=", value, own_axes, reduce.span))
         return replace(reduce, body=place)

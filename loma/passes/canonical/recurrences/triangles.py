@@ -26,7 +26,7 @@ from loma.core.names import Names, names_of
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import (
     free_variables, map_blocks, map_children, map_tensor_functions,
-    substitute, variables,
+    substitute, variables, walk,
 )  # fmt: skip
 from loma.passes.canonical.recurrences.decided import comparisons
 
@@ -207,6 +207,12 @@ class _Triangles:
         rest = [axis for axis in nest.axes if axis.name not in (gone, summed)]
         kept = [axis for axis in rest if any(sizes.mentions(s, {axis.name}) for s in others)]
         inner = (Axis(summed, found.extent), *(axis for axis in rest if axis not in kept))
+        wider = {axis.name: axis.extent for axis in (*kept, own, *inner)}
+        for read in walk(nest.value):
+            if isinstance(read, Index) and bounds.exists(read, extents, self._is_size, nest.known):
+                moved = found.shifted(summed, sizes.simple_subscripts(substitute(read, solution)))
+                if not (isinstance(moved, Index) and bounds.exists(moved, wider, self._is_size)):
+                    return None  # the target has more elements than the triangle has rows
         body = found.shifted(summed, sizes.simple_subscripts(substitute(nest.value, solution)))
         target = replace(target, subscripts=_replaced(target.subscripts, at, place))
         total = Reduce("sum", body, inner, body.type, stmt.span)
