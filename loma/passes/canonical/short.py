@@ -20,6 +20,7 @@ from loma.core.walk import (
     free_variables, map_blocks, map_children, map_tensor_functions, walk,
 )  # fmt: skip
 
+_FACTORS = 4  # of a product: the derivative by one is the product of the others
 _SIDE = 4  # that lie side by side; more are a row to a vector
 _PLAIN = (Binary, FloatConst, Index, IntConst, Select, Unary, Var, ZeroPad)
 
@@ -49,7 +50,9 @@ def _written_out(expr: Expr, stmt: IndexAssign, last: str, extremes: bool) -> Ex
     if not isinstance(expr, Reduce) or expr.type != FLOAT:
         return expr
     if expr.kind != "sum" and not (extremes and expr.kind in ("max", "min")):
-        return expr
+        factors = terms_of(expr, stmt.axes) if expr.kind == "prod" else []
+        few = 0 < len(factors) <= _FACTORS
+        return reduce(partial(b.combined, expr.kind), factors) if few else expr
     terms = terms_of(expr, stmt.axes)
     if not terms or not of_neighbours(expr, last):
         return expr
