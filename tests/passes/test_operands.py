@@ -41,6 +41,10 @@ CASES: tuple[tuple[str, str, str, str], ...] = (
      "x[i, j] * x[i, j] *", "_c"),
     ("place_with_a_division", "y[i, k] = sum(x[i, j] * z[j * k % M] for j in M)",
      "_c[k, j] = z[j * k % M]", "x[i, j] * z["),
+    ("padded", "y[i, k] = sum(x[i, j] * zero_pad(z[j * k % (M + 1)]) * w[j, 0] for j in M)",
+     "zero_pad(z[", "= z["),
+    ("padded_place", "y[i, k] = w[0, k] * zero_pad(z[float2int(x[0, i % M] * 9.0)])",
+     "= zero_pad(z[", "* zero_pad"),
     ("short", "y[i, k] = sum(x[i, j] ** 2 * w[j, k] ** 2 for j in range(3))",
      "x[i, j] ** 2 * w", "_c"),
     ("view_of_an_operator", "y = sum(reshape(softmax(x, 1), [N, M, 1]) * w, [1])",
@@ -99,6 +103,7 @@ def f(x : In[Tensor[N, I]], v : In[Tensor[O, I, J]], y : In[Tensor[N, J]]) -> Te
 PARTS = {
     "costly": "sum(exp(a[n, k] + a[n, k + 2]) * w[k, m] for k in range(2))",
     "products": "prod(a[n, k] - w[k + 1, m] for k in range(3))",
+    "many factors": "prod(a[n, k] - w[k + 1, m] + j for k in range(3) for j in range(2))",
     "quotients": "sum(a[n, k] / a[0, k] * w[k, m] for k in range(3))",
     "sums": "sum(a[n, k] / sum(a[i, k] for i in N) for k in range(2)) * w[0, m]",
     "extremes": "w[0, m] * sum(a[n, k] * max(a[n, j] * w[k, j] for j in range(2))"

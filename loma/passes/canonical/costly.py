@@ -38,8 +38,7 @@ from loma.core.builtins import BUILTINS
 from loma.core.effects import counters, written
 from loma.core.ir import (
     INT, Axis, Binary, Builtin, Call, Expr, FloatConst, FloatType, For, Function, Index,
-    IndexAssign, IntConst, Module, Reduce, Select, Stmt, TensorType, Unary, Var,
-    replace,
+    IndexAssign, IntConst, Module, Reduce, Select, Stmt, TensorType, Unary, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.sizes import constant, equal
 from loma.core.walk import (
@@ -142,7 +141,10 @@ class _Costly(InBlocks):
         return replace(stmt, value=take(value, scope))
 
     def _inside(self, expr: Expr, scope: Scope) -> Expr:
-        """The expression itself stays, its parts may be read from temporaries."""
+        """The expression itself stays, its parts may be read from temporaries; but not what may be
+        missing, without what stands for it then."""
+        if isinstance(expr, ZeroPad):
+            return expr
         if isinstance(expr, Reduce):
             around = self._summed
             if expr.kind == "sum":
@@ -176,15 +178,17 @@ class _Costly(InBlocks):
         """Whether an expression is an element at a place that data say, which is the same for many
         values of an index, and may be read wherever the statement has anything to do."""
         match expr:
-            case Index(Var(), subscripts, FloatType()):
-                told = bool(subscripts) and _is_told(expr)
+            case Index(Var(), subscripts, FloatType()) | ZeroPad(
+                Index(Var(), subscripts, FloatType())
+            ):
+                told = any(map(reads_elements, subscripts))
             case _:
                 return False
         own = free_variables(expr)
         many = any(not 0 < (constant(scope[name].extent) or 0) < 8 for name in scope.keys() - own)
         if not told or not many or len(own & scope.keys()) > self._rank:
             return False
-        if self._guard is None:
+        if self._guard is None or isinstance(expr, ZeroPad):
             return True
         extents = {name: axis.extent for name, axis in scope.items()}
         return exists(expr, extents, self._sizes.__contains__, facts(self._guard, False))
