@@ -39,6 +39,8 @@ from loma.core.walk import (
     reads_elements, statements, subscripts, substitute, walk,
 )  # fmt: skip
 from loma.errors.spans import Span
+from loma.passes.device.elements import exchanged, in_order, statement
+from loma.passes.device.overlaps import Overlap, may_meet, overlap
 from loma.passes.device.segment_loops import Belongings, Item, Iteration, Refused
 
 # Elements that get their owner side by side: of one of many segments, and of all.
@@ -55,13 +57,15 @@ def segments(function: Function) -> Function:
 class _Owners:
     """``owner[r]`` is one more than the number of the segment that has the element r of ``size``,
     or 0; ``shared[()]`` is 0 if no element has two, and all are there. Segments begin at
-    ``first``. ``there``: what else has to hold, which the sizes of tensors tell."""
+    ``first``. ``there``: what else has to hold, which the sizes of tensors tell. ``moves``: what
+    all that follows from may change between loops."""
 
     owner: Var
     shared: Var
     first: Expr
     size: Expr
     there: tuple[Expr, ...] = ()
+    moves: bool = False
 
     def of(self, element: Var) -> Expr:
         return Index(self.owner, (b.binary("+", element, _ZERO),), INT)
@@ -82,6 +86,7 @@ class _Segments:
             if isinstance(stmt, Declare) and stmt.value is None
         }
         self._owners: dict[tuple[Expr, ...], _Owners] = {}  # of what does not change
+        self._overlaps: dict[str, Overlap] = {}  # of owners, by what says whether these share
         self._before: list[Stmt] = []  # in front of the outermost statement
         self._inside: frozenset[str] = frozenset()  # what that changes
         self._outermost: Stmt | None = None
@@ -160,18 +165,24 @@ class _Segments:
         every = next(iter(owners.values()))
         if any(each.shared != every.shared for each in owners.values()):
             raise Refused
+        met = self._overlap(own, every, found, by_elements, items)
+        apart = every.are_alone() if met is None else b.some((every.are_alone(), met.holds))
         before: set[str] = set()
         for item in items:
             if self._is_dead(loop, item, items):
                 continue
             if item.position in owners:
                 mine = owners[item.position]
-                out += self._over_elements(own, item, mine, self._is_blank(item, before))
+                blank = self._is_blank(item, before)
+                if met is None:
+                    out += self._over_elements(own, item, mine, blank)
+                else:
+                    out.append(met.statement(own, item, mine.first, mine.size, blank, self._names))
             else:
-                alone = None if item.target in rows else every
+                alone = None if item.target in rows else apart
                 out.append(self._by_segments(own, item, alone))
             before |= mentioned_names((item.stmt,))
-        rounds = Select(every.are_alone(), _ZERO, loop.extent, INT)
+        rounds = Select(apart, _ZERO, loop.extent, INT)
         return [*out, replace(loop, extent=rounds, body=iteration.body)]
 
     def _check(self, fixed: tuple[Expr, ...], changed: AbstractSet[str]) -> None:
@@ -218,7 +229,7 @@ class _Segments:
             self._owners[key] = self._made(own, first, length, size, before)
             if moves:
                 self._moving.append(key)
-        return with_fields(self._owners[key], first=first, there=there)
+        return with_fields(self._owners[key], first=first, there=there, moves=moves)
 
     def _made(
         self, own: Axis, first: Expr, length: Expr, size: Expr, before: list[Stmt]
@@ -253,7 +264,7 @@ class _Segments:
         self._before += [Declare(owner, None), Declare(shared, None), Declare(lanes, side_by_side)]
         before += [
             Zero(owner),
-            _in_order(IndexAssign(target, "=", b.binary("+", segment, _ONE), axes, distinct=True)),
+            in_order(IndexAssign(target, "=", b.binary("+", segment, _ONE), axes, distinct=True)),
             IndexAssign(total, "=", Reduce("sum", many, (every,), INT), ()),
             IndexAssign(total, "+=", less, (Axis(element.name, size),)),
         ]
@@ -261,19 +272,18 @@ class _Segments:
 
     # ------------------------------------------------------------------------------ statements
 
-    def _by_segments(self, own: Axis, item: Item, owners: _Owners | None) -> IndexAssign:
-        """The statement for all segments, each of which has elements of its own; with ``owners`` if
-        no two of these have an element in common."""
+    def _by_segments(self, own: Axis, item: Item, holds: Expr | None) -> IndexAssign:
+        """The statement for all segments, each of which has elements of its own, if that holds."""
         stmt, along, value = item.stmt, item.along, item.stmt.value
         if along is not None:
             extent = along.extent
-            if owners is not None:
-                extent = Select(owners.are_alone(), extent, _ZERO, INT)
+            if holds is not None:
+                extent = Select(holds, extent, _ZERO, INT)
             value = Reduce("sum", value, (Axis(along.name, extent),), value.type)
-        elif owners is not None:
+        elif holds is not None:
             other = stmt.target if stmt.op == "=" else b.zero(value)
-            value = b.select(owners.are_alone(), value, other)
-        return _statement(stmt, stmt.element, value, own)
+            value = b.select(holds, value, other)
+        return statement(stmt, stmt.element, value, own)
 
     def _over_elements(self, own: Axis, item: Item, owners: _Owners, blank: bool) -> list[Stmt]:
         """The statement for all elements; ``blank``: what has no owner is zero."""
@@ -285,7 +295,7 @@ class _Segments:
         place = b.binary("+", owners.first, Var(along.name, INT))
 
         def moved(expr: Expr) -> Expr:
-            return substitute(_exchanged(expr, place, along.name, element), values)
+            return substitute(exchanged(expr, place, along.name, element), values)
 
         number = owners.of(element)
         # That no number is larger holds anyway; so nothing that segments have is looked for.
@@ -317,7 +327,7 @@ class _Segments:
 
         if blank and not sizes.mentions(stmt.value, {along.name}):
             value = read(stmt.value)
-            return [*before, _statement(stmt, target, value, every)]
+            return [*before, statement(stmt, target, value, every)]
         value = moved(stmt.value)
         extents = {axis.name: axis.extent for axis in stmt.axes} | {element.name: owners.size}
         parts = dict.fromkeys(_of_segments(stmt.value, own.name, along.name))
@@ -325,9 +335,44 @@ class _Segments:
         known = {new: part for part in parts if (new := moved(part)) in there}
         if blank and _is_there(value, extents, known):
             value = _with_tables(value, {old: read(part) for old, part in known.items()})
-            return [*before, _statement(stmt, target, _taken(holds, value), every)]
+            return [*before, statement(stmt, target, _taken(holds, value), every)]
         value = b.select(holds, value, b.zero(value) if blank else target)
-        return [_statement(stmt, target, value, every)]
+        return [statement(stmt, target, value, every)]
+
+    def _overlap(
+        self, own: Axis, owners: _Owners, found: Belongings, some: Sequence[Item],
+        items: Sequence[Item],
+    ) -> Overlap | None:  # fmt: skip
+        """What is known of segments that meet, if each of those statements adds to the segment's
+        elements, or is all that gives them a value, and no statement reads these."""
+        targets = [item.target for item in some]
+        reads = [
+            free_variables(expr)
+            for item in items
+            for expr in (*subscripts(item.stmt.target), item.stmt.value)
+        ]
+        if any(name in names for name in targets for names in reads):
+            return None
+        for item in some:
+            assert item.along is not None
+            same = own.name, found.first(item), item.along
+            if not _is_place(same, item) or (
+                item.stmt.op == "=" and targets.count(item.target) > 1
+            ):
+                return None
+        item = some[0]
+        assert item.along is not None
+        if not may_meet(own, found.first(item), item.along.extent):
+            return None
+        if owners.shared.name not in self._overlaps:
+            first, length = found.first(item), item.along.extent
+            declared, done, met = overlap(
+                own, first, length, owners.size, owners.are_alone(), owners.owner, self._names
+            )
+            self._before += declared
+            (self._here if owners.moves else self._before).extend(done)
+            self._overlaps[owners.shared.name] = met
+        return self._overlaps[owners.shared.name]
 
     def _with_none(
         self, own: Axis, part: Expr, axes: tuple[Axis, ...], span: Span
@@ -352,6 +397,14 @@ class _Segments:
             return [], table
         self._before.append(Declare(table, None))
         return [made], table
+
+
+def _is_place(same: tuple[str, Expr, Axis], item: Item) -> bool:
+    """Whether a statement goes to the segment's elements, and nowhere else along them."""
+    own, first, along = same
+    element = b.binary("+", first, Var(along.name, INT))
+    told = [s for s in item.stmt.element.subscripts if sizes.mentions(s, {own, along.name})]
+    return len(told) == 1 and sizes.equal(told[0], element) is True
 
 
 def _has_places(own: Axis, found: Belongings, item: Item) -> Iterator[Expr]:
@@ -409,27 +462,3 @@ def _with_tables(value: Expr, tables: Mapping[Expr, Expr]) -> Expr:
 def _taken(holds: Expr, value: Expr) -> Expr:
     """The value or zero, of numbers that are both there."""
     return Select(holds, value, b.zero(value), value.type, eager=True)
-
-
-def _statement(stmt: IndexAssign, target: Index, value: Expr, axis: Axis) -> IndexAssign:
-    """A statement with another value, and one more axis."""
-    axes = (axis, *stmt.axes)
-    ranges = {each.name: each.extent for each in axes}
-    placed, value = shifted_places(target, ranges), shifted_places(value, ranges)
-    assert isinstance(placed, Index)
-    return _in_order(replace(stmt, target=placed, value=value, axes=axes))
-
-
-def _in_order(stmt: IndexAssign) -> IndexAssign:
-    """The statement with the axes of its target in the order in which they appear there."""
-    axes = {axis.name: axis for axis in stmt.axes}
-    names = [n.name for s in subscripts(stmt.target) for n in walk(s) if isinstance(n, Var)]
-    named = (axes[name] for name in names if name in axes)
-    return replace(stmt, axes=tuple(dict.fromkeys((*named, *stmt.axes))))
-
-
-def _exchanged(expr: Expr, place: Expr, along: str, element: Var) -> Expr:
-    """With the element for its place."""
-    if expr.type == INT and sizes.mentions(expr, {along}) and sizes.equal(expr, place):
-        return element
-    return map_children(expr, lambda child: _exchanged(child, place, along, element))

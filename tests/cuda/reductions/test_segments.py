@@ -146,6 +146,22 @@ def counted(x : In[Tensor[L, D]], at : In[IntTensor[L]], start : In[IntTensor[B 
         for l in range(start[b], start[b + 1]):
             total[d] += x[l, d]
 
+def spans(x : In[Tensor[L, D]], low : In[IntTensor[B]], high : In[IntTensor[B]],
+          w : In[Tensor[B]]) -> Tensor[B, D]:
+    y : Tensor[B, D]
+    y[b, d] = w[b] * sum(sin(x[l, d]) for l in range(low[b + 0], high[b + 0]))
+    return y
+
+def painted(x : In[Tensor[L, D]], low : In[IntTensor[B]], high : In[IntTensor[B]],
+            w : In[Tensor[B]]) -> Tensor[L, D]:
+    y : Tensor[L, D]
+    for b in range(B):
+        s : Tensor[D]
+        s[d] = sum(x[l, d] for l in range(low[b], high[b]))
+        for l in range(low[b], high[b]):
+            y[l, d] = s[d] + w[b] * x[l, d]
+    return y
+
 def moving(x : In[Tensor[L, D]], length : In[IntTensor[B]]) -> Tensor[L, D]:
     y : Tensor[L, D]
     start : IntTensor[B]
@@ -287,6 +303,37 @@ def test_places_that_data_say(module: Any, start: list[int]) -> None:
         weight = torch.randn(5, dtype=torch.float64, generator=generator)
         wanted = torch.autograd.grad(expected, (x, scale), weight)
         torch.testing.assert_close(torch.autograd.grad(found, (x, scale), weight), wanted)
+
+
+# In order and meeting, all alike but for the end, disjoint in any order, meeting in no order, with
+# empty ones, out of which some are no place, none.
+SPANS: tuple[tuple[list[int], list[int]], ...] = (
+    ([0, 2, 5, 7], [4, 6, 8, 20]), ([0, 0, 3, 3], [5, 5, 5, 12]), ([9, 4, 0], [20, 9, 2]),
+    ([0, 2, 5], [6, 4, 9]), ([3, 3, 9, 9], [3, 7, 9, 20]), ([0, 30, 4], [6, 30, 5]), ([], []),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("low", "high"), SPANS, ids=str)
+@pytest.mark.parametrize("columns", [1, 70])
+def test_segments_that_meet(module: Any, low: list[int], high: list[int], columns: int) -> None:
+    generator = torch.Generator().manual_seed(columns)
+    x = torch.randn(20, columns, dtype=torch.float64, generator=generator).requires_grad_()
+    w = torch.randn(len(low), dtype=torch.float64, generator=generator).requires_grad_()
+    rows = [list(range(a, max(a, b))) for a, b in zip(low, high, strict=True)]
+    sums = [w[k] * x[row].sin().sum(0) for k, row in enumerate(rows)]
+    painted = torch.zeros_like(x)
+    for k, row in enumerate(rows):
+        values = x[row].sum(0) + w[k] * x[row]
+        painted = painted.index_put((torch.tensor(row, dtype=torch.long),), values)
+    wanted = {"spans": torch.stack(sums) if sums else x[:0], "painted": painted}
+    for name, expected in wanted.items():
+        bounds = torch.tensor(low, dtype=torch.long), torch.tensor(high, dtype=torch.long)
+        found = getattr(module, name)(x, *bounds, w)
+        torch.testing.assert_close(found, expected)
+        weight = torch.randn(expected.shape, dtype=torch.float64, generator=generator)
+        if expected.requires_grad and low:
+            right = torch.autograd.grad(expected, (x, w), weight)
+            torch.testing.assert_close(torch.autograd.grad(found, (x, w), weight), right)
 
 
 def test_what_the_caller_reads_is_kept(module: Any) -> None:
