@@ -20,6 +20,7 @@ from loma.core.ir import Stmt, TensorType, Var
 from loma.errors.spans import line_in_file
 
 _MANY = 12  # loops of a kernel, which make it a long one
+_FEW = 2  # of one that has loops around these whose rounds data say
 _USUAL: Shape = {}
 _SAME: Mapping[str, str] = {}
 
@@ -118,7 +119,8 @@ class Start:
         text = before + kernel.text()
         if "__scalar<" in text:
             text = f"{texts.VALUES}{self._context.helpers}\n\n{text}"
-        if sum("team_." in written for written in body.lines) > _MANY:
+        loops = sum("team_." in written for written in body.lines)
+        if loops > (_FEW if any(map(_is_told, body.lines)) else _MANY):
             text = f"{texts.LONG}{texts.INCLUDE}{text}"
         context = self._context
         line = next((s.span.line for s in self._source if s.span.line), 0)
@@ -171,3 +173,8 @@ def _is_number(context: CppContext, tensor: Var) -> bool:
 
 def dedented(lines: Sequence[str]) -> list[str]:
     return [line.removeprefix("  ") for line in lines]
+
+
+def _is_told(line: str) -> bool:
+    """Whether a line says how many rounds a loop has, by what it reads of a tensor."""
+    return line.lstrip().startswith("const int64_t count") and "loma::element<int64_t>(" in line
