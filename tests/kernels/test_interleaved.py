@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sampled import diagonals, name_of
 import torch
 from trees import tree_of
 
@@ -52,8 +53,9 @@ def test_each_element_is_read_once() -> None:
     assert "$e2" not in tree
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-@pytest.mark.parametrize("shape", [(3, 21), (1, 1), (2, 0)])
+@pytest.mark.parametrize(
+    ("case", "shape"), diagonals(2, CASES, [(3, 21), (1, 1), (2, 0)]), ids=name_of
+)
 def test_values_and_gradients(
     case: tuple[str, str, str, int], shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from sampled import one_in
 import torch
 from trees import nodes_of, tree_of
 from tree_runs import run_program
@@ -99,7 +100,7 @@ def _text(functions: str, body: tuple[str, ...]) -> str:
     return f"{functions}\n{head}{declared}{lines}    return y\n"
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+@pytest.mark.parametrize("case", one_in(2, CASES), ids=lambda case: case[0])
 def test_trees(case: tuple[str, str, tuple[str, ...], bool]) -> None:
     name, functions, body, in_lanes = case
     text = _text(functions, body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sampled import diagonals, name_of
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 
@@ -107,8 +108,9 @@ def test_one_statement_makes_both(case: tuple[str, str]) -> None:
     assert len(made.axes) == 3
 
 
-@pytest.mark.parametrize("size", [(2, 3), (1, 1), (2, 0), (0, 2)])
-@pytest.mark.parametrize("case", [*PAIRS, *OTHERS], ids=lambda case: case[0])
+@pytest.mark.parametrize(
+    ("case", "size"), diagonals(2, [*PAIRS, *OTHERS], [(2, 3), (1, 1), (2, 0), (0, 2)]), ids=name_of
+)
 def test_values_and_derivatives(case: tuple[str, str], size: tuple[int, int]) -> None:
     name, body = case
     if size[0] == 0 and "x[0" in body:
@@ -192,8 +194,10 @@ y[n, 2 * i + 1, 2 * j + 1] += x[4 * n + 3, i, j] * (3 + 1)
 )
 
 
-@pytest.mark.parametrize("body", SHUFFLED + OTHER_FOURS)
-@pytest.mark.parametrize("size", [(2, 3, 2), (1, 1, 1), (0, 2, 3), (2, 0, 1)])
+@pytest.mark.parametrize(
+    ("body", "size"),
+    diagonals(2, SHUFFLED + OTHER_FOURS, [(2, 3, 2), (1, 1, 1), (0, 2, 3), (2, 0, 1)]),
+)
 def test_rows_of_pairs(body: str, size: tuple[int, int, int]) -> None:
     lines = "".join(f"    {line}\n" for line in body.strip().split("\n"))
     declared = "" if " y = " in lines else "    y : Tensor[N, 2 * H, 2 * W]\n"

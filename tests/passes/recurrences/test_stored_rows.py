@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sampled import diagonals
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 
@@ -167,8 +168,7 @@ def test_additions_apart(name: str) -> None:
     assert totals(module) == module
 
 
-@pytest.mark.parametrize("rounds", [3, 1, 0])
-@pytest.mark.parametrize("name", [*CELLS, *OTHERS])
+@pytest.mark.parametrize(("name", "rounds"), diagonals(2, [*CELLS, *OTHERS], [3, 1, 0]))
 def test_values_and_derivatives(name: str, rounds: int) -> None:
     if rounds == 0 and name == "one row":
         rounds = 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sampled import diagonals
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 
@@ -40,8 +41,10 @@ def test_no_loop_is_left(name: str) -> None:
     assert "for " not in shown, shown
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (1, 1), (2, 1), (3, 2), (2, 0), (0, 2), (0, 0)])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    diagonals(2, CASES, [(3, 4), (1, 1), (2, 1), (3, 2), (2, 0), (0, 2), (0, 0)]),
+)
 def test_values_and_derivatives(name: str, shape: tuple[int, int]) -> None:
     text = with_derivative(_text(CASES[name]))
     x = torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
