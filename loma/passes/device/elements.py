@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from loma.core import sizes
+from collections.abc import Callable
+
+from loma.core import builder as b, sizes
 from loma.core.axes import shifted_places
 from loma.core.ir import INT, Axis, Expr, Index, IndexAssign, Var, replace
-from loma.core.walk import map_children, subscripts, walk
+from loma.core.walk import map_children, subscripts, substitute, walk
 
 
 def statement(stmt: IndexAssign, target: Index, value: Expr, axis: Axis) -> IndexAssign:
@@ -25,8 +27,19 @@ def in_order(stmt: IndexAssign) -> IndexAssign:
     return replace(stmt, axes=tuple(dict.fromkeys((*named, *stmt.axes))))
 
 
-def exchanged(expr: Expr, place: Expr, along: str, element: Var) -> Expr:
-    """With the element for its place."""
-    if expr.type == INT and sizes.mentions(expr, {along}) and sizes.equal(expr, place):
-        return element
-    return map_children(expr, lambda child: exchanged(child, place, along, element))
+def of_element(
+    own: str, number: Expr, along: str, first: Expr, element: Var
+) -> Callable[[Expr], Expr]:
+    """What turns an expression of the segment ``own`` and its element ``along``, which is counted
+    from where the segment begins, ``first``, into that of the segment of that ``number`` and an
+    element of all."""
+    values: dict[str, Expr] = {own: number}
+    values[along] = b.binary("-", element, substitute(first, values))
+    place = b.binary("+", first, Var(along, INT))
+
+    def counted(expr: Expr) -> Expr:
+        if expr.type == INT and sizes.mentions(expr, {along}) and sizes.equal(expr, place):
+            return element
+        return map_children(expr, counted)
+
+    return lambda expr: substitute(counted(expr), values)

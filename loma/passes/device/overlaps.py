@@ -25,7 +25,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import substitute
-from loma.passes.device.elements import exchanged, statement
+from loma.passes.device.elements import of_element, statement
 from loma.passes.device.segment_loops import Item
 
 _ZERO, _ONE = IntConst(0), IntConst(1)
@@ -63,13 +63,7 @@ class Overlap:
         number = b.binary("-", self.last(element), _ONE)
         if stmt.op == "+=":
             number = b.binary("+", self.first(element), one)
-        place = b.binary("+", first, Var(along.name, INT))
-        values: dict[str, Expr] = {own.name: number}
-        values[along.name] = b.binary("-", element, substitute(first, values))
-
-        def moved(expr: Expr) -> Expr:
-            return substitute(exchanged(expr, place, along.name, element), values)
-
+        moved = of_element(own.name, number, along.name, first, element)
         target = replace(stmt.element, subscripts=tuple(map(moved, stmt.element.subscripts)))
         value = moved(stmt.value)
         count = self.count(element)

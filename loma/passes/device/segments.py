@@ -39,7 +39,7 @@ from loma.core.walk import (
     reads_elements, statements, subscripts, substitute, walk,
 )  # fmt: skip
 from loma.errors.spans import Span
-from loma.passes.device.elements import exchanged, in_order, statement
+from loma.passes.device.elements import in_order, of_element, statement
 from loma.passes.device.overlaps import Overlap, may_meet, overlap
 from loma.passes.device.segment_loops import Belongings, Item, Iteration, Refused
 
@@ -195,9 +195,7 @@ class _Segments:
         params = {param.name for param in self._function.params}
         if self._outermost is not loop or item.target in self._later | params:
             return False
-        behind = (other.stmt for other in items[item.position + 1 :])
-        reads = (free_variables(e) for s in behind for e in (*subscripts(s.target), s.value))
-        return not any(item.target in names for names in reads)
+        return not any(item.target in _reads(other) for other in items[item.position + 1 :])
 
     def _is_blank(self, item: Item, before: set[str]) -> bool:
         """Whether the target is all zero, and the statement does not read it."""
@@ -290,14 +288,9 @@ class _Segments:
         stmt, along = item.stmt, item.along
         assert along is not None
         element = Var(self._names.fresh("_element"), INT)
-        values: dict[str, Expr] = {own.name: b.binary("-", owners.of(element), _ONE)}
-        values[along.name] = b.binary("-", element, substitute(owners.first, values))
-        place = b.binary("+", owners.first, Var(along.name, INT))
-
-        def moved(expr: Expr) -> Expr:
-            return substitute(exchanged(expr, place, along.name, element), values)
-
         number = owners.of(element)
+        segment = b.binary("-", number, _ONE)
+        moved = of_element(own.name, segment, along.name, owners.first, element)
         # That no number is larger holds anyway; so nothing that segments have is looked for.
         some = (Binary(">", number, _ZERO, INT), Binary("<=", number, own.extent, INT))
         holds = b.every((owners.are_alone(), *some))
@@ -346,12 +339,7 @@ class _Segments:
         """What is known of segments that meet, if each of those statements adds to the segment's
         elements, or is all that gives them a value, and no statement reads these."""
         targets = [item.target for item in some]
-        reads = [
-            free_variables(expr)
-            for item in items
-            for expr in (*subscripts(item.stmt.target), item.stmt.value)
-        ]
-        if any(name in names for name in targets for names in reads):
+        if any(not _reads(item).isdisjoint(targets) for item in items):
             return None
         for item in some:
             assert item.along is not None
@@ -457,6 +445,12 @@ def _with_tables(value: Expr, tables: Mapping[Expr, Expr]) -> Expr:
     if value in tables:
         return tables[value]
     return map_children(value, lambda child: _with_tables(child, tables))
+
+
+def _reads(item: Item) -> frozenset[str]:
+    """What a statement reads, but for the elements that it adds to."""
+    read = (*subscripts(item.stmt.target), item.stmt.value)
+    return frozenset[str]().union(*map(free_variables, read))
 
 
 def _taken(holds: Expr, value: Expr) -> Expr:

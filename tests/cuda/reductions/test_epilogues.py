@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import oracle
 import pytest
 import shim
 import torch
@@ -47,11 +46,7 @@ SIZES = ((1, 1, 1), (7, 5, 3), (16, 32, 8), (64, 48, 33), (512, 384, 2), (0, 4, 
 
 @pytest.fixture(scope="module")
 def module(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """On a GPU, or on the shim in its place."""
-    if request.config.getoption("--device") != "cpu":
-        yield oracle.compiled(PROGRAM)
-        return
-    with shim.compiled(PROGRAM) as found:
+    with shim.on_gpu(PROGRAM, request) as found:
         yield found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import oracle
 import pytest
 import shim
 import torch
@@ -52,11 +51,7 @@ def _moments(x: Tensor) -> Tensor:
 
 @pytest.fixture(scope="module")
 def module(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """On a GPU, or on the shim in its place."""
-    if request.config.getoption("--device") != "cpu":
-        yield oracle.compiled(PROGRAM)
-        return
-    with shim.compiled(PROGRAM) as found:
+    with shim.on_gpu(PROGRAM, request) as found:
         yield found
 
 

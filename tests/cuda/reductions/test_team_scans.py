@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import oracle
 import pytest
 import shim
 import torch
@@ -106,12 +105,8 @@ def _text(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def module(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """On a GPU, or on the shim in its place."""
     program = "\n".join([*map(_text, CASES), MATRICES, COLUMNS, LINE])
-    if request.config.getoption("--device") != "cpu":
-        yield oracle.compiled(program)
-        return
-    with shim.compiled(program) as found:
+    with shim.on_gpu(program, request) as found:
         yield found
 
 

@@ -13,7 +13,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import oracle
 import pytest
 
 import loma
@@ -109,6 +111,16 @@ def compiled(program: str, make: images.Make = image) -> Iterator[loma.LomaModul
         yield module
         module.__native__.serve_cpu_by_gpu(False)
     images.use(former)
+
+
+@contextmanager
+def on_gpu(program: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The program on a GPU, or on the shim in its place."""
+    if request.config.getoption("--device") != "cpu":
+        yield oracle.compiled(program)
+        return
+    with compiled(program) as found:
+        yield found
 
 
 @functools.cache
