@@ -372,7 +372,7 @@ assert searched == [{"N": 35, "D": 40}], searched
 
 
 def _run(folder: Path, code: str) -> None:
-    support = [str(ROOT / "tests" / "support"), str(ROOT / "tests" / "support" / "cuda_shim")]
+    support = [str(ROOT / "tests" / "support" / part) for part in ("", "cases", "cuda_shim")]
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     given = {"PROGRAM": PROGRAM, "FOLDER": str(folder), "PATHS": support}
     head = "\n".join(f"{name} = {value!r}" for name, value in given.items())
