@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 
 from loma import cache, config
 from loma.cache import roots
-from loma.backends import compilers, toolchain
+from loma.backends import toolchain
 from loma.backends.cuda import images
 from loma.backends.cfamily.source import GeneratedSource
 from loma.backends.schedule.choices import Choices, Taken
@@ -113,21 +113,22 @@ class _Maker:
         self.sources[_key(taken)] = source
         return Lowered(source.text, choices.found)
 
-    def make(self, candidates: Sequence[Taken]) -> list[Call | None]:
-        tasks = [partial(self._build, _key(taken)) for taken in candidates]
-        return [self._checked(folder) for folder in compilers.in_parallel(*tasks)]
+    @property
+    def is_apart(self) -> bool:
+        return self.kernel.device != ON_CPU
 
-    def _build(self, key: str) -> Path | None:
-        try:
-            folder = toolchain.build_specialisation(
+    def compile(self, taken: Taken) -> None:
+        key = _key(taken)
+        with contextlib.suppress(CompilationFailed):
+            folder = self.folders[key] = toolchain.build_specialisation(
                 self.sources[key], self.kernel.folder, self.kernel.toolchain
             )
-        except CompilationFailed:
-            return None
-        self.folders[key] = folder
-        if self.kernel.device != ON_CPU:
-            self._compile_for_gpu(folder)
-        return folder
+            if self.is_apart:
+                self._compile_for_gpu(folder)
+
+    def make(self, taken: Taken) -> Call | None:
+        folder = self.folders.get(_key(taken))
+        return None if folder is None else self._checked(folder)
 
     def _compile_for_gpu(self, folder: Path) -> None:
         """A first call, which compiles what it launches. Others do the same on other threads."""
@@ -135,13 +136,13 @@ class _Maker:
         with contextlib.suppress(Exception):  # whoever checks the candidate meets it again
             self._run(kernel, self.arguments)
 
-    def _checked(self, folder: Path | None) -> Call | None:
-        kernel = None if folder is None else self._loaded(folder)
+    def _checked(self, folder: Path) -> Call | None:
+        kernel = self._loaded(folder)
         if kernel is None:
             return None
         try:
             given = self._run(kernel, self.arguments)
-            if self.kernel.device != ON_CPU and not self._is_new_on_gpu(kernel):
+            if self.is_apart and not self._is_new_on_gpu(kernel):
                 return None
         except Exception:  # the call that all this is about will tell
             return None

@@ -16,7 +16,10 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import (
+    ALL_COMPLETED, FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait,
+)  # fmt: skip
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -47,12 +50,19 @@ class Lowered:
 
 
 class Maker(Protocol):
-    """What makes candidates. Both give None for what cannot be made or is wrong, which then takes
-    no part."""
+    """What makes candidates. None stands for what cannot be made or is wrong, which then takes no
+    part."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether compiling candidates does not slow those that are measured meanwhile."""
 
     def lower(self, taken: Taken) -> Lowered | None: ...
 
-    def make(self, candidates: Sequence[Taken]) -> list[Call | None]:
+    def compile(self, taken: Taken) -> None:
+        """On any thread."""
+
+    def make(self, taken: Taken) -> Call | None:
         """Compiled, and found to give what the first one made gives."""
 
 
@@ -138,6 +148,14 @@ class _Candidate:
     is_settled: bool = False  # measured once more, after others
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A candidate that is being compiled."""
+
+    taken: Taken
+    lowered: Lowered
+
+
 def fastest(call: Call, repeats: int, clock: Callable[[], float] = time.perf_counter) -> float:
     """Seconds of the fastest of some calls: what else runs only ever makes them slower."""
     best = math.inf
@@ -150,8 +168,8 @@ def fastest(call: Call, repeats: int, clock: Callable[[], float] = time.perf_cou
 
 class Search:
     """``starts``: candidates to begin with, such as what is best for other sizes; ``at_once``: how
-    many are compiled together, before they are measured one by one; ``sample``: the seconds of a
-    call, by so many, where the clock does not tell."""
+    many are compiled side by side, and measured one by one as they are done, or when all are;
+    ``sample``: the seconds of a call, by so many, where the clock does not tell."""
 
     def __init__(
         self,
@@ -171,8 +189,10 @@ class Search:
         self._clock = clock
         self._sample = sample or partial(fastest, clock=clock)
         self._begin = clock()
-        self._tried: list[Taken] = []
+        self._tried: set[frozenset[tuple[str, Option]]] = set()
         self._texts: set[str] = set()
+        self._compiling: dict[Future[float], _Begun] = {}
+        self._slowest = 0.0
         self._known: list[_Candidate] = []
         self._model = Model()
         self.trials: list[Trial] = []
@@ -184,27 +204,25 @@ class Search:
             return None
         seconds = min(self._sample(usual.call, self._repeats(usual.call)) for _ in range(3))
         repeats, best = self._repeats(usual.call), usual
-        slowest = self._clock() - self._begin
-        last = min(self._seconds * _LAST[0], _LAST[1])
+        self._slowest = self._clock() - self._begin
+        end = self._seconds - min(self._seconds * _LAST[0], _LAST[1])
         self._progress(self._gone(), seconds)
         try:
-            while self._gone() + slowest < self._seconds - last:
-                started = self._clock()
-                best = self._settled(usual, best, repeats)
-                batch = self._batch(best)
-                if not batch:
-                    break
-                for (taken, lowered), call in zip(
-                    batch, self._maker.make([taken for taken, _ in batch]), strict=True
-                ):
-                    if call is not None and self._gone() < self._seconds - last:
-                        best = self._measured(usual, best, taken, lowered, call, repeats)
-                    self._progress(self._gone(), seconds * best.ratio)
-                slowest = max(0.5 * slowest, self._clock() - started)
+            with ThreadPoolExecutor(self._at_once) as pool:
+                while self._compile_more(pool, best, end):
+                    for begun in self._compiled():
+                        if self._gone() >= end:
+                            continue
+                        call = self._maker.make(begun.taken)
+                        if call is not None and self._gone() < end:
+                            best = self._measured(usual, best, begun, call, repeats)
+                        self._progress(self._gone(), seconds * best.ratio)
+                    if self._gone() < end:
+                        best = self._settled(usual, best, repeats)
         except KeyboardInterrupt:  # what is found so far counts
             self._progress(self._gone(), seconds * best.ratio)
             raise
-        known = sorted(self._known, key=lambda candidate: candidate.ratio)
+        known = sorted(self._known, key=lambda other: (other is not best, other.ratio))
         for place, winner in enumerate(known):
             if winner.ratio > ADOPTED or (place > 0 and self._gone() > self._seconds):
                 break
@@ -217,10 +235,11 @@ class Search:
         lowered = self._maker.lower({})
         if lowered is None:
             return None
-        (call,) = self._maker.make([{}])
+        self._maker.compile({})
+        call = self._maker.make({})
         if call is None:
             return None
-        self._tried.append({})
+        self._tried.add(frozenset())
         self._texts.add(lowered.text)
         call()
         return _Candidate({}, lowered.choices, call)
@@ -228,20 +247,39 @@ class Search:
     def _gone(self) -> float:
         return self._clock() - self._begin
 
-    def _batch(self, best: _Candidate) -> list[tuple[Taken, Lowered]]:
-        """The next candidates, whose code is new."""
-        batch: list[tuple[Taken, Lowered]] = []
+    def _compile_more(self, pool: Executor, best: _Candidate, end: float) -> bool:
+        """Starts the next candidates, whose code is new, unless that takes too long; whether any
+        are being compiled."""
+        if self._compiling and not self._maker.is_apart:
+            return True
         for taken in self._candidates(best):
-            if len(batch) >= self._at_once or self._gone() > self._seconds:
+            if len(self._compiling) >= self._at_once or self._gone() + self._slowest >= end:
                 break
-            if taken in self._tried:
+            key = frozenset(taken.items())
+            if key in self._tried:
                 continue
-            self._tried.append(taken)
+            self._tried.add(key)
             lowered = self._maker.lower(taken)
             if lowered is not None and lowered.text not in self._texts:
                 self._texts.add(lowered.text)
-                batch.append((taken, lowered))
-        return batch
+                self._compiling[pool.submit(self._compile, taken)] = _Begun(taken, lowered)
+        return bool(self._compiling)
+
+    def _compiled(self) -> list[_Begun]:
+        """Those that are done, in the order in which they were begun."""
+        enough = FIRST_COMPLETED if self._maker.is_apart else ALL_COMPLETED
+        done = wait(self._compiling, return_when=enough).done
+        ready = []
+        for future in [future for future in self._compiling if future in done]:
+            self._slowest = max(0.9 * self._slowest, future.result())
+            ready.append(self._compiling.pop(future))
+        return ready
+
+    def _compile(self, taken: Taken) -> float:
+        """The seconds that it takes."""
+        start = self._clock()
+        self._maker.compile(taken)
+        return self._clock() - start
 
     def _candidates(self, best: _Candidate) -> Iterator[Taken]:
         yield from self._starts
@@ -255,11 +293,11 @@ class Search:
         self,
         usual: _Candidate,
         best: _Candidate,
-        taken: Taken,
-        lowered: Lowered,
+        begun: _Begun,
         call: Call,
         repeats: int,
     ) -> _Candidate:
+        taken, lowered = begun.taken, begun.lowered
         ratio = self._ratio(call, best.call, repeats)
         self._learn(best, taken, lowered, ratio)
         own = best.ratio * ratio
@@ -292,7 +330,8 @@ class Search:
         while best is not usual and not best.is_settled:
             best.is_settled = True
             best.ratio = self._ratio(best.call, usual.call, repeats)
-            best = min((usual, *self._known), key=lambda candidate: candidate.ratio)
+            other = min((usual, *self._known), key=lambda candidate: candidate.ratio)
+            best = other if other.ratio < _BETTER * best.ratio else best
         return best
 
     # -------------------------------------------------------------------------------- measuring
