@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Self, TypeAlias
 
 from loma.errors.spans import FILE, Span, line_in_file
@@ -71,9 +72,14 @@ def _source_line(source: str, line: int) -> str:
         texts = source.imports if isinstance(source, Text) else []
         own = [text for number, (_, text) in enumerate(texts, 1) if number == line // FILE]
         return _source_line(own[0], line_in_file(line)) if own else ""
-    # Only the line ends that Python's parser counts: str.splitlines() knows more of them.
-    lines = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    lines = _lines(source)
     return printable(lines[line - 1]) if 0 < line <= len(lines) else ""
+
+
+@lru_cache(maxsize=4)  # the notes of a function's statements are of one text
+def _lines(source: str) -> list[str]:
+    """Only the line ends that Python's parser counts: str.splitlines() knows more of them."""
+    return source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def text_at(source: str, span: Span) -> str:
