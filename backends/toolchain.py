@@ -158,12 +158,13 @@ def _standard(torch: str) -> str:
 
 
 def _of_gcc(version: str) -> tuple[str, ...]:
-    """What GCC alone is told. It looks for garbage in what torch's headers leave, all of which it
-    needs: a tenth of its time. Where one condition decides several values of an element it makes
-    a path for each outcome, which vectors cannot take: such loops are up to 20 times as slow."""
+    """What GCC alone is told. It looks for garbage in what torch's headers leave, and finds little:
+    a tenth of its time, which a tenth more memory (1.4 GiB) saves. Where one condition decides
+    several values of an element it makes a path for each outcome, which vectors cannot take: such
+    loops are up to 20 times as slow."""
     if "Free Software Foundation" not in version:
         return ()
-    return ("--param=ggc-min-heapsize=524288", "-fno-thread-jumps")
+    return ("--param=ggc-min-heapsize=1572864", "-fno-thread-jumps")
 
 
 def _cxx_library() -> tuple[str, ...]:

@@ -3,43 +3,33 @@
 from __future__ import annotations
 
 import itertools
-from types import ModuleType
-from typing import Any
 
+import geometry
 import pytest
-
-import loma
 
 FULL = 1 << 17
 SHARED = 227 << 10
 
 
-@pytest.fixture(scope="module")
-def native() -> ModuleType:
-    module = loma.compile("def f(x : In[Tensor[N]]) -> Tensor[N]:\n    return x + 1.0\n")
-    assert module.__native__ is not None
-    return module.__native__
-
-
-def check(geometry: dict[str, Any]) -> None:
+def check(found: dict[str, int]) -> None:
     """What kernels are compiled for (backends/cuda/device/parts.h)."""
-    threads, team = geometry["threads"], geometry["team"]
+    threads, team = found["threads"], found["team"]
     assert threads & (threads - 1) == 0
     assert team & (team - 1) == 0
     assert team <= threads <= 1024
     assert team <= 32 or team == threads
-    assert not geometry["across"] or (1 < team <= 32 and threads // team >= 32)
-    assert 1 <= geometry["blocks"] < 1 << 31
-    assert 1 <= geometry["slices"] < 1 << 16
+    assert not found["across"] or (1 < team <= 32 and threads // team >= 32)
+    assert 1 <= found["blocks"] < 1 << 31
+    assert 1 <= found["slices"] < 1 << 16
 
 
 SIZES = (1, 2, 3, 7, 31, 32, 33, 100, 1000, 4096, 65537, 1 << 20, 1 << 24)
 
 
-def test_every_statement_has_a_geometry_that_kernels_take(native: ModuleType) -> None:
+def test_every_statement_has_a_geometry_that_kernels_take() -> None:
     for count, inner in itertools.product(SIZES, SIZES):
         for across, splits in itertools.product((False, True), repeat=2):
-            found = native.statement_geometry(count, inner, across, splits)
+            found = geometry.statement(count, inner, across, splits)
             check(found)
             assert found["slices"] == 1 or splits
             assert found["slices"] == 1 or inner // found["slices"] >= 1024
@@ -48,7 +38,7 @@ def test_every_statement_has_a_geometry_that_kernels_take(native: ModuleType) ->
             assert found["blocks"] * teams >= min(count, 1 << 14)
 
 
-def test_every_running_reduction_has_a_geometry_that_kernels_take(native: ModuleType) -> None:
+def test_every_running_reduction_has_a_geometry_that_kernels_take() -> None:
     shapes: tuple[dict[str, int], ...] = (
         {},
         {"team": -3},
@@ -59,7 +49,7 @@ def test_every_running_reduction_has_a_geometry_that_kernels_take(native: Module
     choices = (False, True)
     for rows, length, splits, across in itertools.product(SIZES, SIZES, choices, choices):
         for shape in shapes:
-            found = native.running_geometry(rows, length, splits, across, shape)
+            found = geometry.running(rows, length, splits, across, shape)
             check(found)
             assert found["slices"] == 1 or splits
             assert found["slices"] == 1 or found["team"] > (1 if across else 32)
@@ -70,10 +60,10 @@ def test_every_running_reduction_has_a_geometry_that_kernels_take(native: Module
             assert found["slices"] * 1024 <= length or found["slices"] == 1
 
 
-def test_every_fused_kernel_has_a_geometry_that_kernels_take(native: ModuleType) -> None:
+def test_every_fused_kernel_has_a_geometry_that_kernels_take() -> None:
     for count, inner in itertools.product(SIZES, SIZES):
         for size in (0, 64, 1024, 16 << 10, 48 << 10, 200 << 10, 1 << 20):
-            found = native.fused_geometry(count, inner, size, SHARED)
+            found = geometry.fused(count, inner, size, SHARED)
             check(found)
             teams = found["threads"] // found["team"]
             if found["shared"]:
@@ -100,10 +90,8 @@ def test_every_fused_kernel_has_a_geometry_that_kernels_take(native: ModuleType)
         (768, 65536, True, (1024, 32, 24, 6)),  # side by side, and slices
     ],
 )
-def test_statements(
-    native: ModuleType, count: int, inner: int, across: bool, expected: tuple[int, ...]
-) -> None:
-    found = native.statement_geometry(count, inner, across, True)
+def test_statements(count: int, inner: int, across: bool, expected: tuple[int, ...]) -> None:
+    found = geometry.statement(count, inner, across, True)
     assert tuple(found[name] for name in ("threads", "team", "blocks", "slices")) == expected
 
 
@@ -119,19 +107,15 @@ def test_statements(
         (1 << 18, 512, 512, 1),  # results enough
     ],
 )
-def test_slices_of_two_loops(
-    native: ModuleType, count: int, inner: int, around: int, expected: int
-) -> None:
-    found = native.statement_geometry(count, inner, False, True, around=around)
+def test_slices_of_two_loops(count: int, inner: int, around: int, expected: int) -> None:
+    found = geometry.statement(count, inner, False, True, around=around)
     assert found["slices"] == expected
 
 
 @pytest.mark.parametrize("twice", range(-4, 5))
-def test_a_tuner_leaves_slices_that_share_a_loop_evenly(native: ModuleType, twice: int) -> None:
+def test_a_tuner_leaves_slices_that_share_a_loop_evenly(twice: int) -> None:
     for around in (3, 7, 1000):
-        found = native.statement_geometry(
-            9, 64, False, True, around=around, shape={"slices": twice}
-        )
+        found = geometry.statement(9, 64, False, True, around=around, shape={"slices": twice})
         assert found["slices"] <= around or found["slices"] % around == 0
 
 
@@ -152,9 +136,9 @@ def test_a_tuner_leaves_slices_that_share_a_loop_evenly(native: ModuleType, twic
     ],
 )
 def test_sums_of_which_a_thread_has_several(
-    native: ModuleType, count: int, inner: int, across: bool, several: int, expected: int
+    count: int, inner: int, across: bool, several: int, expected: int
 ) -> None:
-    found = native.statement_geometry(count, inner, across, False, several)
+    found = geometry.statement(count, inner, across, False, several)
     assert (found["rows"], found["columns"]) == (expected, 1)
     teams = found["threads"] // found["team"] * expected
     assert found["blocks"] == min((count + teams - 1) // teams, 1 << 14)
@@ -172,22 +156,20 @@ def test_sums_of_which_a_thread_has_several(
         (1 << 17, (100, 16), (1, 2)),
     ],
 )
-def test_tiles_of_sums(
-    native: ModuleType, count: int, axes: tuple[int, int], expected: tuple[int, int]
-) -> None:
+def test_tiles_of_sums(count: int, axes: tuple[int, int], expected: tuple[int, int]) -> None:
     several, second = axes
-    found = native.statement_geometry(count, 8, False, False, several, second=second)
+    found = geometry.statement(count, 8, False, False, several, second=second)
     assert (found["rows"], found["columns"]) == expected
     each = found["threads"] * expected[0] * expected[1]
     assert found["blocks"] == min((count + each - 1) // each, 1 << 14)
     assert found["registers"] == 128
-    short = native.statement_geometry(count, 3, False, False, several, second=second)
+    short = geometry.statement(count, 3, False, False, several, second=second)
     assert short["registers"] == 0  # reads little at a time
 
 
-def test_pairs_of_sums_that_share_nothing(native: ModuleType) -> None:
+def test_pairs_of_sums_that_share_nothing() -> None:
     def tile(count: int, second: int) -> tuple[int, int, int]:
-        found = native.statement_geometry(count, 5, True, False, 3, second=second, pairs=True)
+        found = geometry.statement(count, 5, True, False, 3, second=second, pairs=True)
         return found["rows"], found["columns"], found["registers"]
 
     assert tile(3 << 20, 224) == (3, 2, 64)
@@ -195,9 +177,9 @@ def test_pairs_of_sums_that_share_nothing(native: ModuleType) -> None:
     assert tile(3 << 17, 224) == (3, 1, 0)  # few
 
 
-def test_threads_have_more_numbers_where_they_wait_more_often(native: ModuleType) -> None:
-    usual = native.fused_geometry(4096, 4096, 64, SHARED)
-    more = native.fused_geometry(4096, 4096, 64, SHARED, least=16)
+def test_threads_have_more_numbers_where_they_wait_more_often() -> None:
+    usual = geometry.fused(4096, 4096, 64, SHARED)
+    more = geometry.fused(4096, 4096, 64, SHARED, least=16)
     assert (usual["team"], more["team"]) == (512, 256)
 
 
@@ -210,10 +192,8 @@ def test_threads_have_more_numbers_where_they_wait_more_often(native: ModuleType
         (4096, 8192, 120 << 10, 0),  # their memory would not fit
     ],
 )
-def test_registers_of_the_largest_blocks(
-    native: ModuleType, count: int, inner: int, size: int, expected: int
-) -> None:
-    assert native.fused_geometry(count, inner, size, SHARED)["registers"] == expected
+def test_registers_of_the_largest_blocks(count: int, inner: int, size: int, expected: int) -> None:
+    assert geometry.fused(count, inner, size, SHARED)["registers"] == expected
 
 
 @pytest.mark.parametrize(
@@ -228,8 +208,6 @@ def test_registers_of_the_largest_blocks(
         (128, 4096, 1 << 20, (1024, 1024, False)),  # too much for shared memory
     ],
 )
-def test_fused(
-    native: ModuleType, count: int, inner: int, size: int, expected: tuple[int, ...]
-) -> None:
-    found = native.fused_geometry(count, inner, size, SHARED)
+def test_fused(count: int, inner: int, size: int, expected: tuple[int, ...]) -> None:
+    found = geometry.fused(count, inner, size, SHARED)
     assert tuple(found[name] for name in ("threads", "team", "shared")) == expected

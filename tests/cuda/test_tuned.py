@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import fresh
+import geometry
 import pytest
 from sampled import one_in
 import shim
@@ -117,13 +118,6 @@ def test_the_work_of_choices_follows_from_the_sizes_at_hand() -> None:
 # ------------------------------------------------------------------------------------- geometries
 
 
-@pytest.fixture(scope="module")
-def native() -> ModuleType:
-    module = loma.compile("def f(x : In[Tensor[N]]) -> Tensor[N]:\n    return x + 1.0\n")
-    assert module.__native__ is not None
-    return module.__native__
-
-
 def _shapes() -> list[dict[str, int]]:
     one = [{name: k} for name in ("team", "threads", "slices") for k in (-3, -1, 1, 3, 9)]
     one += [{"beside": k} for k in (1, 2, 3, 4)] + [{"blocks": 1}, {"blocks": 500}]
@@ -132,30 +126,27 @@ def _shapes() -> list[dict[str, int]]:
     return [*one, *mixed]
 
 
-def test_a_launch_has_what_is_wanted_as_far_as_kernels_take_it(native: ModuleType) -> None:
+def test_a_launch_has_what_is_wanted_as_far_as_kernels_take_it() -> None:
     shapes = _shapes()
     for count, inner in itertools.product(SIZES[::2], SIZES):
         for shape, across in itertools.product(shapes, (False, True)):
-            found = native.statement_geometry(count, inner, across, True, shape=shape)
+            found = geometry.statement(count, inner, across, True, shape=shape)
             check(found)
             assert found["team"] <= max(inner, 1)
             assert found["threads"] >= 32
             assert found["slices"] <= max(1, inner)
             assert found["blocks"] <= shape.get("blocks", 1 << 14)
         for shape, size in itertools.product(shapes, (0, 1024, 48 << 10)):
-            found = native.fused_geometry(count, inner, size, SHARED, shape=shape)
+            found = geometry.fused(count, inner, size, SHARED, shape=shape)
             check(found)
             teams = found["threads"] // found["team"]
             assert found["shared_bytes"] in (0, teams * size)
             assert found["shared_bytes"] <= SHARED
-    usual = native.statement_geometry(4096, 4096, False, True)
-    wider = native.statement_geometry(4096, 4096, False, True, shape={"team": 1})
+    usual = geometry.statement(4096, 4096, False, True)
+    wider = geometry.statement(4096, 4096, False, True, shape={"team": 1})
     assert wider["team"] == 2 * usual["team"]
-    assert native.fused_geometry(4096, 512, 64, SHARED, shape={"threads": -1})["threads"] == 128
-    assert (
-        native.statement_geometry(96, 96, False, True, 6, shape={"beside": 3, "team": -9})["rows"]
-        == 3
-    )
+    assert geometry.fused(4096, 512, 64, SHARED, shape={"threads": -1})["threads"] == 128
+    assert geometry.statement(96, 96, False, True, 6, shape={"beside": 3, "team": -9})["rows"] == 3
 
 
 # ------------------------------------------------------------------------------------- on the shim

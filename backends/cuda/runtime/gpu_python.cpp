@@ -1,5 +1,5 @@
-// What Python does for kernels of GPUs: it compiles them (backends/cuda/images.py), asks what they
-// have reported, and tests all that needs no GPU.
+// What Python does for kernels of GPUs: it compiles them (backends/cuda/images.py) and asks what they
+// have reported.
 #include "binding.h"
 #include "call_device.h"
 #include "gpu_kernels.h"
@@ -66,30 +66,6 @@ void set_image_hooks(py::object now, py::object later, int known) {
       },
       known,
   });
-}
-
-py::dict as_dict(const gpu::Geometry& g) {
-  using py::literals::operator""_a;
-  return py::dict("threads"_a = g.threads, "team"_a = g.team, "across"_a = g.across,
-                  "shared"_a = g.shared, "blocks"_a = g.blocks, "slices"_a = g.slices,
-                  "beside"_a = g.beside, "rows"_a = g.rows, "columns"_a = g.columns,
-                  "registers"_a = g.registers,
-                  "shared_bytes"_a = g.shared_bytes,
-                  "workspace_bytes"_a = g.workspace_bytes);
-}
-
-// By member, what is not as usual.
-gpu::Shape shape_of(const py::dict& given) {
-  gpu::Shape shape;
-  const auto take = [&](const char* name, int& member) {
-    if (given.contains(name)) member = given[name].cast<int>();
-  };
-  take("team", shape.team);
-  take("threads", shape.threads);
-  take("slices", shape.slices);
-  take("beside", shape.beside);
-  take("blocks", shape.blocks);
-  return shape;
 }
 
 // Throws what a kernel would report so.
@@ -177,35 +153,6 @@ void bind_gpu(py::module_& python) {
   python.def("throw_check", [](int kind, const py::list& texts, const py::list& numbers) {
     raising([&] { throw_check(kind, texts, numbers); });
   });
-  python.def(
-      "statement_geometry",
-      [](int64_t count, int64_t inner, bool across, bool splits, int64_t several, int64_t around,
-         int64_t second, bool pairs, const py::dict& shape) {
-        return as_dict(gpu::statement_geometry(count, inner, across, splits, 4, several, around,
-                                               second, pairs, shape_of(shape)));
-      },
-      py::arg("count"), py::arg("inner"), py::arg("across"), py::arg("splits"),
-      py::arg("several") = 0, py::arg("around") = 1, py::arg("second") = 1,
-      py::arg("pairs") = false, py::arg("shape") = py::dict());
-  python.def(
-      "running_geometry",
-      [](int64_t rows, int64_t length, bool splits, bool across, const py::dict& shape) {
-        return as_dict(gpu::running_geometry(rows, length, splits, across, shape_of(shape)));
-      },
-      py::arg("rows"), py::arg("length"), py::arg("splits"), py::arg("across"),
-      py::arg("shape") = py::dict());
-  python.def(
-      "fused_geometry",
-      [](int64_t count, int64_t inner, int64_t bytes, int64_t most, int64_t far,
-         const py::dict& shape, int64_t least) {
-        const gpu::Geometry g =
-            gpu::fused_geometry(count, inner, bytes, most, far, shape_of(shape), 0, least);
-        py::dict found = as_dict(g);
-        found["registers"] = gpu::registers_for(g, sizeof(float), most);
-        return found;
-      },
-      py::arg("count"), py::arg("inner"), py::arg("bytes"), py::arg("most"), py::arg("far") = 0,
-      py::arg("shape") = py::dict(), py::arg("least") = gpu::kUsualNumbers);
 }
 
 }  // namespace loma

@@ -55,7 +55,7 @@ def driver() -> Path:
 
     def build(folder: Path) -> None:
         command = [*_DRIVER_FLAGS, str(_HERE / "fake_driver.cpp"), "-o", str(folder / "libcuda.so")]
-        _run(command)
+        run_compiler(command)
 
     key = cache.digest(["cuda shim driver", *_DRIVER_FLAGS, *files.values()])
     return cache.obtain(key, build) / "libcuda.so"
@@ -80,7 +80,7 @@ def image(name: str, text: str, options: Sequence[str], architecture: str = "sm_
         with tempfile.TemporaryDirectory() as place:
             path = Path(place, "kernel.cpp")
             path.write_text(source)
-            _run(
+            run_compiler(
                 [
                     *_IMAGE_FLAGS,
                     *macros,
@@ -142,7 +142,8 @@ def _headers() -> Path:
     return cache.obtain(cache.digest(["cuda shim headers", *files, *files.values()]), build)
 
 
-def _run(command: Sequence[str]) -> None:
+def run_compiler(command: Sequence[str]) -> None:
+    """CompileError where it does not make its file."""
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode != 0:
         raise CompileError(f"{' '.join(command)}\n{made.stderr}")
