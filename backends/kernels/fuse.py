@@ -8,7 +8,7 @@ loop is not enough, the run goes through panels of the index; see
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from loma import config
@@ -21,6 +21,7 @@ from loma.backends.kernels.inner import within
 from loma.backends.kernels.ir import (
     Carrying, Chain, Kernel, Nested, Step, Panels, Sweep, panels_of,
 )  # fmt: skip
+from loma.backends.kernels.lifetimes import in_place
 from loma.backends.kernels.pairs import Pairs, region
 from loma.backends.kernels.panels import InPanels, in_panels
 from loma.backends.kernels.parts import worth_it
@@ -34,7 +35,7 @@ from loma.backends.kernels.sweeps import sweeps
 from loma.core.ir import Declare, For, Function, If, Stmt, Var, While, replace
 from loma.core.names import Names, names_of
 from loma.core.sizes import size_variables
-from loma.core.walk import numbered
+from loma.core.walk import numbered, statements
 from loma.passes.canonical.costly import costly_once
 from loma.passes.canonical.recurrences.scans import scans
 from loma.passes.device.epilogues import epilogues
@@ -104,6 +105,7 @@ class _Fusion:
         self._kernels = _Kernels(
             runs, names, count, wide, elements, self._runs if flat else None,
             Runs(function, library, parts=True) if flat else None,
+            None if flat else _declared(function.body),
         )  # fmt: skip
 
     def with_sweeps(self) -> tuple[Step, ...]:
@@ -180,6 +182,7 @@ class _Kernels:
     elements: int = 0
     inside: Callable[[tuple[Stmt, ...]], Runs] | None = None  # where kernels have inner indices
     carries: Runs | None = None  # with sums over the index, where teams may carry them
+    local: Collection[str] | None = None  # tensors that are declared, where rows are in a cache
 
     def block(
         self, block: tuple[Stmt, ...], loop: bool = False, carries: bool = True
@@ -210,6 +213,8 @@ class _Kernels:
             private = self.runs.temporaries(run.statements, shared, loop)
             kernel = make_kernel(run.statements, shared, private, self.names)
             kernel = self._flattened(kernel)
+            if self.local is not None:
+                kernel = in_place(kernel, self.local)
             if self.inside is not None:
                 kernel = replace(kernel, within=within(kernel, self.names))
             out += [*run.before, kernel]
@@ -278,6 +283,12 @@ class _Kernels:
                 return stmt
         fused = any(isinstance(s, Kernel | Panels | Nested) for block in blocks for s in block)
         return Nested(stmt, blocks) if fused else stmt
+
+
+def _declared(body: tuple[Stmt, ...]) -> frozenset[str]:
+    """Tensors that have memory of their own."""
+    found = (s for s in statements(body) if isinstance(s, Declare) and s.value is None)
+    return frozenset(stmt.target.name for stmt in found)
 
 
 def _is_one_branch(run: Run) -> bool:

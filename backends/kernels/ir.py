@@ -40,6 +40,7 @@ class Kernel:
     ``inner``: on machines with many threads an iteration has one value of each of these axes, too.
     With ``carried`` there are fewer teams of threads than iterations, and these have sums.
     ``within``: what may run instead, on machines with many threads, where sizes make it worth it.
+    What ``gone`` names was private, and is in the memory of tensors that outlive the kernel.
     """
 
     axis: Axis
@@ -57,6 +58,7 @@ class Kernel:
     inner: tuple[Axis, ...] = ()
     carried: Carried | None = None
     within: Within | None = None
+    gone: tuple[str, ...] = ()
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -283,7 +285,9 @@ def kernels_of(steps: tuple[Step, ...]) -> Iterator[Kernel]:
 
 def private_tensors(steps: tuple[Step, ...]) -> set[str]:
     """Names of all tensors that live inside kernels alone."""
-    return {var.name for kernel in kernels_of(steps) for var in kernel.private}
+    found = list(kernels_of(steps))
+    private = {var.name for kernel in found for var in kernel.private}
+    return private.union(*(kernel.gone for kernel in found))
 
 
 def temporaries(steps: tuple[Step, ...]) -> set[str]:

@@ -1,15 +1,27 @@
-"""When a kernel's private tensors are alive, so that those that never meet can share memory."""
+"""Where a kernel's private tensors lie: those that are never alive at the same time share memory,
+and those that end in a tensor which outlives the kernel are made in that one's:
+
+    e[n, d] = exp(x[n, d] - m[n])            y[n, d] = exp(x[n, d] - m[n])
+    z[n] = sum(e[n, i] for i in D)           z[n] = sum(y[n, i] for i in D)
+    y[n, d] = e[n, d] / z[n]                 y[n, d] = y[n, d] / z[n]
+
+So what is written last comes to the cache while there is something to compute, and a row takes less
+of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import TypeAlias
 
 from loma.backends.kernels.ir import Kernel
 from loma.backends.kernels.sharing import mentions
-from loma.core.ir import For, Stmt, While
-from loma.core.walk import blocks, expressions, variables
-from loma.passes.liveness import Liveness
+from loma.core.ir import Expr, For, Index, IndexAssign, Stmt, TensorType, Var, While
+from loma.core.walk import (
+    blocks, expressions, map_children, map_expressions, nodes, variables, walk,
+)  # fmt: skip
+from loma.passes.liveness import Liveness, covers
 
 
 # from the first to the last statement, both included, in the order of the text
@@ -81,3 +93,88 @@ def _carried(body: tuple[Stmt, ...], after: frozenset[str]) -> frozenset[str]:
 def _extend(found: dict[str, Lifetime], name: str, first: int, last: int) -> None:
     old = found.get(name, (first, last))
     found[name] = (min(first, old[0]), max(last, old[1]))
+
+
+def in_place(kernel: Kernel, local: Collection[str]) -> Kernel:
+    """The kernel with such tensors in the memory of those that follow from them; ``local`` are the
+    function's own, which share none with others."""
+    for var in kernel.private:
+        if var.name not in kernel.zeroed:
+            kernel = _without(kernel, var, local)
+    return kernel
+
+
+def _without(kernel: Kernel, var: Var, local: Collection[str]) -> Kernel:
+    body, name = kernel.body, var.name
+    last = max((k for k, stmt in enumerate(body) if name in mentions((stmt,))), default=0)
+    stmt = body[last] if body else None
+    if not isinstance(stmt, IndexAssign) or not isinstance(stmt.target, Index) or stmt.op != "=":
+        return kernel
+    target = stmt.target
+    if not isinstance(target.base, Var) or not _is_alike(kernel, var, target.base):
+        return kernel
+    found = target.base.name
+    private = {own.name for own in kernel.private}
+    early = found in mentions(body[:last]) or mentions((stmt,))[found] > 1
+    if found not in local or found in private or early or not _fills(kernel, stmt):
+        return kernel
+    # Dimensions that an iteration has one value of are those that a private tensor lacks.
+    fixed = {axis.name for axis in kernel.axes} if kernel.count is None else set[str]()
+    own = tuple(s for s in target.subscripts if not (isinstance(s, Var) and s.name in fixed))
+    reads = [node for node in walk(stmt.value) if _is_of(node, name)]
+    if not reads or any(read.subscripts != own for read in reads if isinstance(read, Index)):
+        return kernel
+    lacks = tuple(
+        k for k, s in enumerate(target.subscripts) if isinstance(s, Var) and s.name in fixed
+    )
+    if kernel.count is None and dict(kernel.dropped).get(name) != lacks:
+        return kernel
+    everywhere = [node for node in nodes(body) if _is_of(node, name)]
+    if len(everywhere) != mentions(body)[name]:  # also as a whole
+        return kernel
+
+    def moved(expr: Expr) -> Expr:
+        expr = map_children(expr, moved)
+        if not isinstance(expr, Index) or not _is_of(expr, name):
+            return expr
+        rest = iter(expr.subscripts)
+        places = tuple(
+            s if isinstance(s, Var) and s.name in fixed else next(rest) for s in target.subscripts
+        )
+        return replace(expr, base=target.base, subscripts=places)
+
+    def changed(stmt: Stmt) -> Stmt:
+        return map_expressions(stmt, moved)
+
+    kept = tuple(own for own in kernel.private if own.name != name)
+    dropped = tuple(entry for entry in kernel.dropped if entry[0] != name)
+    body = (*map(changed, body[: last + 1]), *body[last + 1 :])
+    gone = (*kernel.gone, name)
+    return replace(kernel, private=kept, dropped=dropped, body=body, gone=gone)
+
+
+def _is_of(node: object, name: str) -> bool:
+    return isinstance(node, Index) and isinstance(node.base, Var) and node.base.name == name
+
+
+def _is_alike(kernel: Kernel, var: Var, target: Var) -> bool:
+    """Whether a private tensor has the elements of an iteration's part of another one, and rows."""
+    type_, other = var.type, target.type
+    if not isinstance(type_, TensorType) or not isinstance(other, TensorType):
+        return False
+    dims = list(other.dims or ())
+    if kernel.count is None:
+        for axis in kernel.axes:
+            if axis.extent in dims:
+                dims.remove(axis.extent)
+    rows = len(dims) > (kernel.count is not None)
+    return type_.dims == tuple(dims) and type_.element == other.element and rows
+
+
+def _fills(kernel: Kernel, stmt: IndexAssign) -> bool:
+    """Whether a statement names every element of an iteration's part of its target."""
+    assert isinstance(stmt.target, Index)
+    names = [s.name for s in stmt.target.subscripts if isinstance(s, Var)]
+    whole = len(names) == len(stmt.target.subscripts) == len(set(names))
+    own = stmt.axes if kernel.count is not None else (*stmt.axes, *kernel.axes)
+    return whole and covers(replace(stmt, axes=own)) and set(names) == {axis.name for axis in own}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -14,6 +14,7 @@ from loma.backends.kernels.ir import (
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.pairs import Pairs
+from loma.backends.kernels.sharing import mentions
 from loma.backends.kernels.sweeps import mentioned_in
 from loma.backends.lowering import joined, lanes, running, spread, together
 from loma.backends.lowering.index_statements import index_statement, library_call
@@ -343,7 +344,7 @@ class Lowering:
     def _kernel(self, kernel: Kernel) -> list[HostNode]:
         context, extent = self._context, kernel.axis.extent
         private = {var.name: var for var in kernel.private}
-        nodes = self._allocate_for(kernel, set(private))
+        nodes = self._allocate_for(kernel, {*private, *kernel.gone})
         nodes += [Allocate(var, False, declares=True) for var in kernel.parts]
         registers = joined.registers(kernel)
         for name in frozenset[str]().union(*registers.values()):
@@ -362,6 +363,8 @@ class Lowering:
         count = "" if kernel.count is None else kernel.count.name
         context.counts |= {var.name for var in (kernel.count, kernel.first) if var is not None}
         bytes_ = tuple(_bytes(var, count) for var in private.values())
+        if kernel.rows and not context.machine.teams:
+            bytes_ += tuple(_bytes_of_rows(kernel, tensors))
         cleared: list[HostNode] = [Clear(private[name]) for name in sorted(kernel.zeroed)]
         lazy, self._lazy = self._lazy, {}  # all that its statements use is allocated
         with context.cut(pieces, extent), context.within(*_moving(kernel)):
@@ -763,6 +766,18 @@ def _bytes(var: Var, count: str) -> Bytes:
     assert isinstance(var.type, TensorType)
     dims = [dim for dim in var.type.dims or () if not (isinstance(dim, Var) and dim.name == count)]
     return var.type.element, sizes.product(tuple(dims))
+
+
+def _bytes_of_rows(kernel: Kernel, tensors: Mapping[str, Var]) -> Iterator[Bytes]:
+    """The elements of a row of each tensor that the statements of a kernel go through more than
+    once: with what is private they stay in the cache from one statement to the next."""
+    found = mentions(kernel.body)
+    for name, dim in kernel.views:
+        type_ = tensors[name].type
+        assert isinstance(type_, TensorType)
+        dims = type_.dims or ()
+        if found[name] > 1 and len(dims) > 1:
+            yield type_.element, sizes.product((*dims[:dim], *dims[dim + 1 :]))
 
 
 def _multiplies(nodes: Sequence[HostNode]) -> bool:

@@ -107,7 +107,7 @@ class Statements:
                 with self._timed([source]):
                     self.device.write(self, node)
             case Launch(kernel=kernel):  # one unit, which moves nothing of its private tensors
-                private = frozenset(var.name for var in kernel.private)
+                private = frozenset({*kernel.gone, *(var.name for var in kernel.private)})
                 title = f"kernel over {', '.join(axis.name for axis in kernel.axes)}"
                 with self._timed(kernel.source, private=private, title=title):
                     self.device.write(self, node)

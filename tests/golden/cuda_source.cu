@@ -377,6 +377,6 @@ static void normalised__backward__run(const void* given_, [[maybe_unused]] const
 #include "host_end.h"
 
 const bool registered__ = loma::register_device_kernels(
-    "loma_golden_84cca782be86f1ed::normalised__backward", loma::kernels_of<float>(normalised__backward__run<float>));
+    "loma_golden_653a9ec039ef171a::normalised__backward", loma::kernels_of<float>(normalised__backward__run<float>));
 
 }  // namespace

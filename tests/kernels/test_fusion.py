@@ -75,6 +75,22 @@ def test_a_lifetime_that_is_too_short_is_found(monkeypatch: pytest.MonkeyPatch) 
 # ---------------------------------------------------------------------- what must not share a loop
 
 HARD = {
+    "what ends in a result, and is read elsewhere by it": """
+def f(x : In[Tensor[N, M]]) -> tuple[Tensor[N, M], Tensor[N, M]]:
+    e : Tensor[N, M]
+    t : Tensor[N, M]
+    y : Tensor[N, M]
+    z : Tensor[N, M]
+    s : Tensor[N]
+    r : Tensor[N]
+    e[n, d] = cos(x[n, d])
+    s[n] = sum(e[n, i] for i in M)
+    y[n, d] = e[n, M - 1 - d] * s[n]
+    t[n, d] = e[n, d] + y[n, d]
+    r[n] = sum(t[n, i] ** 2 for i in M)
+    z[n, d] = t[n, d] * r[n] + t[n, d]
+    return y, z
+""",
     "a tensor read at the index and at one place": """
 def f(x : In[Tensor[N]]) -> Tensor[N]:
     y : Tensor[N]

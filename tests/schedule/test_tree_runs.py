@@ -178,7 +178,7 @@ def f(x : In[Tensor[N, M]]) -> Tensor[N, M]:
     m[i] = max(x[i, j] for j in M)
     e[i, j] = exp(x[i, j] - m[i])
     z[i] = sum(e[i, j] for j in M)
-    y[i, j] = e[i, j] / z[i]
+    y[i, j] = e[i, M - 1 - j] / z[i]
     return y
 """
 SHIFTED = """
