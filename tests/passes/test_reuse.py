@@ -222,6 +222,16 @@ def f(x : In[Tensor[N, M]], w : In[Tensor[M]], b : In[Tensor[M]]) -> Tensor[N, M
     y[i, c] = (x[i, c] - m[c]) / sqrt(v[c] + 1e-5) * w[c] + b[c]
     return y
 """
+INSTANCES = """
+def f(x : In[Tensor[N, M, L]], w : In[Tensor[M]], b : In[Tensor[M]]) -> Tensor[N, M, L]:
+    m : Tensor[N, M]
+    v : Tensor[N, M]
+    y : Tensor[N, M, L]
+    m[i, c] = sum(x[i, c, l] for l in L) / L
+    v[i, c] = sum((x[i, c, l] - m[i, c]) ** 2 for l in L) / L
+    y[i, c, l] = (x[i, c, l] - m[i, c]) / sqrt(v[i, c] + 1e-5) * w[c] + b[c]
+    return y
+"""
 
 
 def test_sums_of_several_adjoints_are_made_once() -> None:
@@ -234,16 +244,26 @@ def test_sums_of_several_adjoints_are_made_once() -> None:
     text = print_function(without.function("f__backward"))
     assert text.count("sum(") == 3
     assert "if _need_x or _need_w:" in text
+    instances = pipeline.program(INSTANCES).module  # sums over samples, and over all but these
+    text = print_function(instances.function("f__backward"))
+    assert text.count("sum(_d_result[i, c, l] for l in L)") == 1
+    assert text.count("for l in L)") == 3
+    assert "for i in N for l in L" not in text
 
 
 @pytest.mark.parametrize("wanted", [(0, 1, 2), (0,), (1,), (2,), (0, 2), (1, 2)], ids=str)
-def test_sums_of_those_adjoints_that_are_wanted(wanted: tuple[int, ...]) -> None:
-    function = loma.compile(NORM).f
-    x, w, b = args = torch.randn(7, 5), torch.randn(5), torch.randn(5)
+@pytest.mark.parametrize("instances", [False, True])
+def test_sums_of_those_adjoints_that_are_wanted(wanted: tuple[int, ...], instances: bool) -> None:
+    function = loma.compile(INSTANCES if instances else NORM).f
+    shape = (7, 5, 3) if instances else (7, 5)
+    x, w, b = args = torch.randn(shape), torch.randn(5), torch.randn(5)
     for k in wanted:
         args[k].requires_grad_()
     inputs = [args[k] for k in wanted]
-    expected = torch.nn.functional.batch_norm(x, None, None, w, b, training=True)
-    weight = torch.randn(7, 5)
+    if instances:
+        expected = torch.nn.functional.instance_norm(x, weight=w, bias=b)
+    else:
+        expected = torch.nn.functional.batch_norm(x, None, None, w, b, training=True)
+    weight = torch.randn(shape)
     found = torch.autograd.grad(function(*args), inputs, weight)
     torch.testing.assert_close(found, torch.autograd.grad(expected, inputs, weight))
