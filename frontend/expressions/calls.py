@@ -26,6 +26,7 @@ from loma.errors.spans import Span
 from loma.frontend.arguments import passed
 from loma.frontend.expressions import expression as ex
 from loma.frontend.expressions.counting import range_bounds, range_of
+from loma.frontend.expressions.invariants import check_number
 from loma.frontend.expressions.operators import USAGE, argument_of, operator
 from loma.frontend.expressions.reductions import REDUCTIONS, mean, reduction
 from loma.frontend.foreign import INFINITY, instead, is_foreign
@@ -133,6 +134,7 @@ def user_call(scope: Scope, node: ast.Call, callee: Function) -> Call:
             hint="put what both need into an ordinary function",
             related=((callee.span, "defined here"),),
         )  # fmt: skip
+    check_number(scope, node, callee)
     given = _given(node, callee)
     for item, param in zip(given, callee.params, strict=True):
         if param.mode == "Out" and isinstance(item, ast.expr):

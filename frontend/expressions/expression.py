@@ -42,8 +42,8 @@ def expression(scope: Scope, node: ast.expr) -> Expr:
 def _invariant(scope: Scope, node: ast.expr) -> Expr | None:
     """The value of whole tensors, worked out before the statement; None if it is no number."""
     with scope.having(elementwise=False):
-        value = expression(scope, node)
-        return scope.once(b.as_scalar(value)) if b.is_rank0(value.type) else None
+        value = b.as_scalar(expression(scope, node))
+        return scope.once(value) if b.is_scalar(value.type) else None
 
 
 def _element(expr: Expr) -> Expr:

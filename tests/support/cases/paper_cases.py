@@ -129,6 +129,19 @@ def _selective(x: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
     return torch.stack(out)
 
 
+def _warped(x: Tensor, flow: Tensor) -> Tensor:
+    h, w = flow.shape[1:]
+    u = torch.arange(h)[:, None] + flow[0]
+    v = torch.arange(w) + flow[1]
+    around = F.pad(x, (9, 9, 9, 9))
+    y = torch.zeros_like(x)
+    for a in (u.detach().floor(), u.detach().floor() + 1):
+        for b in (v.detach().floor(), v.detach().floor() + 1):
+            there = around[:, a.long() + 9, b.long() + 9]
+            y = y + (1 - (u - a).abs()) * (1 - (v - b).abs()) * there
+    return y
+
+
 PAPERS = [
     Case("lstm", """
 def lstm(x : In[Tensor[T, D]], W : In[Tensor[4, H, D]], U : In[Tensor[4, H, H]],
@@ -303,4 +316,27 @@ def selective_scan(x : In[Tensor[T, D]], A : In[Tensor[D, S]], B : In[Tensor[T, 
         y[t, d] = sum(C[t, s] * h[t + 1, d, s] for s in S)
     return y
 """, _selective, ((3, 2), (2, 2), (3, 2), (3, 2), (2,))),
+    Case("warped", """
+def pixel(x : In[Tensor[C, H, W]], c : In[int], h : In[int], w : In[int]) -> float:
+    v : float = 0.0
+    if 0 <= h < H and 0 <= w < W:
+        v = x[c, h, w]
+    return v
+
+
+def warped(x : In[Tensor[C, H, W]], flow : In[Tensor[2, H, W]]) -> Tensor[C, H, W]:
+    y : Tensor[C, H, W]
+    for h in range(H):
+        for w in range(W):
+            u : float = h + flow[0, h, w]
+            v : float = w + flow[1, h, w]
+            a : int = int(floor(u))
+            b : int = int(floor(v))
+            for c in range(C):
+                y[c, h, w] = (a + 1 - u) * (b + 1 - v) * pixel(x, c, a, b)
+                y[c, h, w] += (a + 1 - u) * (v - b) * pixel(x, c, a, b + 1)
+                y[c, h, w] += (u - a) * (b + 1 - v) * pixel(x, c, a + 1, b)
+                y[c, h, w] += (u - a) * (v - b) * pixel(x, c, a + 1, b + 1)
+    return y
+""", _warped, ((2, 3, 4), (2, 3, 4))),
 ]  # fmt: skip
