@@ -26,6 +26,7 @@ from loma.core.sizes import bindings
 from loma.core.walk import reads_of_type, root
 from loma.passes.canonical.copies import without_copies
 from loma.passes.canonical.costly import costly_once
+from loma.passes.canonical.loops import without_loops
 from loma.passes.canonical.temporaries import without_temporaries
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import Liveness
@@ -118,6 +119,9 @@ def _shared(backward: Function, functions: tuple[Function, ...]) -> Function:
         backward = without_copies(backward, frozenset(map(root, returned.values)))
     if "temporaries" in wanted:
         backward = without_temporaries(backward, every=True)
+    if "loops" in wanted:  # each adjoint that rounds make may have a need of its own
+        backward = without_loops(backward, every=True)
+        backward = replace(backward, body=first_writes(backward.body))
     if "costly" in wanted:
         backward = costly_once(backward, {function.name: function for function in functions})
     if "reuse" in wanted:

@@ -31,6 +31,7 @@ from loma.backends.schedule.walk import (
     Block, declared, map_blocks, map_expressions, mentioned, nodes,
 )  # fmt: skip
 from loma.core import sizes
+from loma.core.bounds import ONE
 from loma.core.ir import (
     INT, Binary, Expr, Index, IndexAssign, IntConst, Stmt, TensorType, Var,
 )  # fmt: skip
@@ -196,27 +197,27 @@ def _other_part(first: Stmt, second: Stmt, name: str) -> bool:
     of them leaves it alone."""
     if not all(name in mentioned_names((stmt,)) for stmt in (first, second)):
         return True
-    one, two = _stretch(first, name), _stretch(second, name)
-    if one is None or two is None or one[0] != two[0]:
-        return False
-    ends = (one[2], two[1]), (two[2], one[1])
-    return any(sizes.equal(end, begin) is True for end, begin in ends)
+    both = zip(_ranges(first, name), _ranges(second, name), strict=False)
+    for (begin, end), (start, last) in both:
+        if sizes.equal(end, start) is True or sizes.equal(last, begin) is True:
+            return True
+    return False
 
 
-def _stretch(stmt: Stmt, name: str) -> tuple[object, Expr, Expr] | None:
-    """The row of a tensor in which a statement writes elements that follow each other, without
-    reading it, and where these begin and end."""
+def _ranges(stmt: Stmt, name: str) -> list[tuple[Expr, Expr]]:
+    """Where the elements of a tensor that a statement writes, without reading it, begin and end in
+    each dimension; none where they do not follow each other."""
     if not isinstance(stmt, IndexAssign) or not isinstance(stmt.target, Index):
-        return None
-    if len(stmt.axes) != 1 or name in free_variables(stmt.value):
-        return None
-    (axis,), places = stmt.axes, stmt.target.subscripts
-    along = [k for k, place in enumerate(places) if axis.name in free_variables(place)]
-    steps = sizes.affine(places[along[0]], stmt.axes) if len(along) == 1 else None
-    if steps is None or sizes.constant(steps[0][axis.name]) != 1:
-        return None
-    row = along[0], places[: along[0]], places[along[0] + 1 :]
-    return row, steps[1], Binary("+", steps[1], axis.extent, INT)
+        return []
+    extents = {axis.name: axis.extent for axis in stmt.axes}
+    found: list[tuple[Expr, Expr]] = []
+    for place in stmt.target.subscripts if name not in free_variables(stmt.value) else ():
+        form = sizes.affine(place, stmt.axes)
+        if form is None or any(step != ONE for step in form[0].values()) or len(form[0]) > 1:
+            return []
+        extent = next((extents[axis] for axis in form[0]), ONE)
+        found.append((form[1], Binary("+", form[1], extent, INT)))
+    return found
 
 
 def _elementwise(first: Parallel, second: Parallel, apart: set[str]) -> Parallel | None:

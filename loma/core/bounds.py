@@ -3,6 +3,7 @@ inside its dimension where a condition holds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -202,22 +203,33 @@ def exists(
     )
 
 
-def never_fails(value: Expr, extents: Mapping[str, Expr], is_size: IsSize) -> bool:
-    """Whether a value without reductions provably is no error at any point of axes: it may be
-    computed where nobody looks at it, or left out."""
+def never_fails(
+    value: Expr, extents: Mapping[str, Expr], is_size: IsSize, known: tuple[Expr, ...] = ()
+) -> bool:
+    """Whether a value without reductions provably is no error at any point of axes where the
+    expressions ``known`` are not negative: it may be computed where nobody looks at it, or left
+    out."""
     match value:
         case Binary("//" | "%", left, right, IntType()) if any(
             sizes.equal(right, extent) is True for extent in extents.values()
         ):
-            return never_fails(left, extents, is_size)  # not 0 where there is a point
+            return never_fails(left, extents, is_size, known)  # not 0 where there is a point
+        case Binary("/" | "//" | "%", left, IntConst(by), IntType()) if by:
+            return never_fails(left, extents, is_size, known)
+        case Select(cond, then, other):
+            return (
+                never_fails(cond, extents, is_size, known)
+                and never_fails(then, extents, is_size, (*known, *facts(cond)))
+                and never_fails(other, extents, is_size, (*known, *facts(cond, False)))
+            )
         case Reduce() | Call() | Op() | Binary("/" | "//" | "%", type=IntType()):
             return False
         case ZeroPad(read):
-            return all(never_fails(s, extents, is_size) for s in read.subscripts)
-        case Index() if not exists(value, extents, is_size):
+            return all(never_fails(s, extents, is_size, known) for s in read.subscripts)
+        case Index() if not exists(value, extents, is_size, known):
             return False
         case _:
-            return all(never_fails(child, extents, is_size) for child in children(value))
+            return all(never_fails(child, extents, is_size, known) for child in children(value))
 
 
 def is_never_negative(
@@ -235,11 +247,15 @@ def is_never_negative(
 
 
 def _below(expr: Expr) -> Expr:
-    """What is not larger, without quotients: ``c * (x // c)`` lies between x - c + 1 and x."""
+    """What is not larger than a multiple, without quotients: ``c * (x // c)`` lies between
+    x - c + 1 and x."""
+    terms = sizes.polynomial(expr)
+    times = math.lcm(*(_divisor(m) // math.gcd(_divisor(m), c) for m, c in terms.items()))
     out: sizes.Polynomial = {}
-    for monomial, coefficient in sizes.polynomial(expr).items():
+    for monomial, coefficient in terms.items():
+        coefficient *= times
         match monomial:
-            case (Binary("//", top, IntConst(by)),) if by > 0 and coefficient % by == 0:
+            case (Binary("//", top, IntConst(by)),) if by > 0:
                 number = coefficient // by
                 least = sizes.polynomial(top)
                 if number > 0:
@@ -248,6 +264,15 @@ def _below(expr: Expr) -> Expr:
             case _:
                 out = sizes.added(out, {monomial: coefficient})
     return sizes.from_polynomial(out)
+
+
+def _divisor(monomial: tuple[Expr, ...]) -> int:
+    """By what a term is divided, 1 if it is none that is."""
+    match monomial:
+        case (Binary("//", _, IntConst(by)),) if by > 0:
+            return by
+        case _:
+            return 1
 
 
 def counted(loop: For, ranges: Mapping[str, Expr], is_size: IsSize) -> dict[str, Expr]:

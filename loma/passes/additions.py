@@ -14,11 +14,13 @@ the loop.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from loma.core import sizes
 from loma.core.axes import runs_over
+from loma.core.bounds import ONE, is_never_negative
 from loma.core.distinct import never_meet
 from loma.core.effects import written
 from loma.core.ir import (
@@ -26,6 +28,7 @@ from loma.core.ir import (
     IntConst, Module, Op, Reduce, Select, Stmt, TensorType, Var, While, replace,
 )  # fmt: skip
 from loma.core.ops import OPS
+from loma.core.sizes import IsSize, arith
 from loma.core.walk import (
     free_variables, map_blocks, map_tensor_functions, mentioned_names, reduced_axes, root,
     substitute, walk,
@@ -47,7 +50,8 @@ def additions(module: Module) -> Module:
                     kept.add(name)
                 case _:
                     pass
-        return replace(function, body=_block(function.body, kept))
+        is_size = frozenset(sizes.size_variables(function)).__contains__
+        return replace(function, body=_block(function.body, kept, is_size))
 
     return map_tensor_functions(module, joined)
 
@@ -108,43 +112,55 @@ def _total(first: IndexAssign, later: Stmt) -> IndexAssign | None:
 @dataclass(frozen=True, slots=True)
 class _Addition:
     """``tensor[axes] += value`` or ``=``, under a condition or not, that a statement of a block
-    makes; ``axes`` are in the order of the subscripts, some of which may be numbers: ``fixed`` has
-    these, and None for the others."""
+    makes; ``axes`` are in the order of the subscripts, some of which may be numbers. ``moving``
+    says which have an axis, and ``begins`` what is added to it, or the number."""
 
     stmt: IndexAssign
     tensor: Var
     axes: tuple[Axis, ...]
-    fixed: tuple[int | None, ...]
+    moving: tuple[bool, ...]
+    begins: tuple[Expr, ...]
     condition: Expr | None = None
     rest: Stmt | None = None  # what stays of the statement of the block
 
     @property
     def inputs(self) -> frozenset[str]:
         found = free_variables(self.stmt.value) - {axis.name for axis in self.axes}
+        found = found.union(*map(free_variables, self.begins))
         return found if self.condition is None else found | free_variables(self.condition)
 
+    @property
+    def ranges(self) -> Iterator[tuple[Expr, Expr]]:
+        """Where its elements begin and end, in each dimension."""
+        axes = iter(self.axes)
+        for begin, moves in zip(self.begins, self.moving, strict=True):
+            yield begin, arith("+", begin, next(axes).extent if moves else ONE)
 
-def _block(body: tuple[Stmt, ...], kept: set[str]) -> tuple[Stmt, ...]:
-    out: list[Stmt | None] = [map_blocks(stmt, lambda b: _block(b, kept)) for stmt in body]
+
+def _block(body: tuple[Stmt, ...], kept: set[str], is_size: IsSize) -> tuple[Stmt, ...]:
+    inside = partial(_block, kept=kept, is_size=is_size)
+    out: list[Stmt | None] = [map_blocks(stmt, inside) for stmt in body]
     for position in range(len(out)):
-        while (found := _moved(out, position, kept)) is not None:
+        while (found := _moved(out, position, kept, is_size)) is not None:
             rest, later, joined = found
             out[position], out[later] = rest, joined
     return tuple(stmt for stmt in out if stmt is not None)
 
 
 def _moved(
-    block: list[Stmt | None], position: int, kept: set[str]
+    block: list[Stmt | None], position: int, kept: set[str], is_size: IsSize
 ) -> tuple[Stmt | None, int, IndexAssign] | None:
     """What is left of a statement, and which later one makes its addition as well."""
     stmt = block[position]
     for addition in [] if stmt is None else _additions(stmt):
         inputs, between = addition.inputs, set[str]()
+        places = frozenset[str]().union(*map(free_variables, addition.begins))
         for later in range(position + 1, len(block)):
             other = block[later]
             if other is None:
                 continue
-            if addition.tensor.name not in mentioned_names((other,)) or _elsewhere(addition, other):
+            same = addition.tensor.name in mentioned_names((other,))
+            if not same or (not places & between and _elsewhere(addition, other, is_size)):
                 between |= written((other,))
                 continue
             joined = _joined(addition, other)
@@ -180,26 +196,41 @@ def _plain(stmt: Stmt) -> _Addition | None:
     calls and without looking at the tensor."""
     match stmt:
         case IndexAssign(Index(Var() as tensor, subscripts), "=" | "+=", value):
+            forms = [sizes.affine(subscript, stmt.axes) for subscript in subscripts]
             own = {axis.name: axis for axis in stmt.axes}
-            axes = tuple(own[s.name] for s in subscripts if isinstance(s, Var) and s.name in own)
-            fixed = tuple(s.value if isinstance(s, IntConst) else None for s in subscripts)
+            axes, begins, moving = list[Axis](), list[Expr](), list[bool]()
+            for slopes, begin in (form for form in forms if form is not None):
+                if len(slopes) > 1 or any(slope != ONE for slope in slopes.values()):
+                    return None
+                axes += (own[name] for name in slopes)
+                moving.append(bool(slopes))
+                begins.append(begin)
             plain = (
-                len(set(axes)) == len(stmt.axes) == fixed.count(None)
+                len(set(axes)) == len(axes) == len(stmt.axes)
+                and len(begins) == len(subscripts)
                 and tensor.name not in free_variables(value)
                 and not any(isinstance(node, Reduce | Call | Op) for node in walk(value))
             )
-            return _Addition(stmt, tensor, axes, fixed) if plain else None
+            found = tuple(axes), tuple(moving), tuple(begins)
+            return _Addition(stmt, tensor, *found) if plain else None
         case _:
             return None
 
 
-def _elsewhere(addition: _Addition, stmt: Stmt) -> bool:
+def _elsewhere(addition: _Addition, stmt: Stmt, is_size: IsSize) -> bool:
     """Whether a statement only gives other elements of the tensor values."""
     other = _plain(stmt)
     if other is None or other.tensor != addition.tensor:
         return False
     places = addition.stmt.element, other.stmt.element
-    return never_meet(*places, addition.stmt.axes, other.stmt.axes)
+    if never_meet(*places, addition.stmt.axes, other.stmt.axes):
+        return True
+    names = {axis.name for axis in (*addition.axes, *other.axes)}
+    for (begin, end), (first, last) in zip(addition.ranges, other.ranges, strict=True):
+        for gap in arith("-", first, end), arith("-", begin, last):
+            if not free_variables(gap) & names and is_never_negative(gap, {}, is_size):
+                return True
+    return False
 
 
 def _joined(first: _Addition, later: Stmt) -> IndexAssign | None:
@@ -207,7 +238,8 @@ def _joined(first: _Addition, later: Stmt) -> IndexAssign | None:
     other = _plain(later)
     if other is None or other.stmt.op != "+=" or other.tensor != first.tensor:
         return None
-    if other.fixed != first.fixed:
+    here = zip(first.begins, other.begins, strict=True)
+    if other.moving != first.moving or not all(sizes.equal(*pair) is True for pair in here):
         return None
     pairs = list(zip(first.axes, other.axes, strict=True))
     if not all(sizes.equal(own.extent, new.extent) for own, new in pairs):

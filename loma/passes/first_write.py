@@ -104,18 +104,25 @@ def _filled(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 def _whole_first(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """With the first addition to all elements of a fresh tensor in front of those to some of them:
     it may assign. Additions to parts that make up the tensor assign, too."""
-    out = list(body)
-    for stmt in body:
-        if not isinstance(stmt, Declare) or not is_zero(stmt.value):
-            continue
-        name = stmt.target.name
+    out = [map_blocks(stmt, _whole_first) for stmt in body]
+    for stmt in tuple(out):
+        match stmt:
+            case Declare(Var(name), value) if is_zero(value):
+                pass
+            case Zero(Var(name)):
+                pass
+            case _:
+                continue
         added = _added(out, out.index(stmt) + 1, name)
         whole = next((k for k in added if _covers(out[k])), None)
         if whole is None:
-            for k in added[: fill_together([out[k] for k in added], name)]:
+            parts = added[: fill_together([out[k] for k in added], name)]
+            for k in parts:
                 part = out[k]
                 assert isinstance(part, IndexAssign)
                 out[k] = replace(part, op="=")
+            if parts and isinstance(stmt, Zero):
+                out.remove(stmt)
         if whole is None or whole == added[0]:
             continue
         between = written(tuple(out[added[0] : whole])) - {name}

@@ -104,6 +104,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
             module = temporaries(without, every=every)
         if "conditions" in wanted:  # on masks that were tensors
             module = conditions(module)
+        if "shapes" in wanted:
+            module = pieces(module, temporaries=True)
     if "scans" in wanted:
         module = triangles(module)
         if not every:

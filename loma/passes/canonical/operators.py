@@ -228,6 +228,17 @@ class _Operators(InBlocks):
             ):
                 self._out += parts[:-1]
                 return parts[-1]
+            case Declare(target, Op("slice_into") as value) if into := self._part_of(
+                stmt, target, value
+            ):
+                self._out.append(Declare(target, None, stmt.span))
+                return replace(into, op="=")
+            case Assign(Var() as target, op, Op("slice_into") as value) if into := self._part_of(
+                stmt, target, value
+            ):
+                if op == "=":
+                    self._out.append(Zero(target, stmt.span))
+                return into
             case Assign(Var() as target, op, value) if self._is_taken(value):
                 return self._assigned_value(stmt, target, op, value)
             case Assign(Var(_, FloatType()), _, Index(Op(), ()) as number):
@@ -276,6 +287,30 @@ class _Operators(InBlocks):
             self._forget(mark)
             return replace(stmt, value=self._view_of_plain(value))
         return IndexAssign(place, op, element, _moving(axes), stmt.span)
+
+    def _part_of(self, stmt: Declare | Assign, target: Var, value: Op) -> IndexAssign | None:
+        """The statement that adds computed values to a part of a tensor, which has the others."""
+        (part,), dims = value.args, sizes.dims_of(target)
+        given = {param.name for param in self._function.params}
+        computed = part.name not in given if isinstance(part, Var) else self._is_written_out(part)
+        whole = dims and sizes.same(dims, sizes.dims_of(value))
+        if not whole or not computed or target.name in free_variables(part):
+            return None
+        attrs: dict[str, object] = {n: end for n, end in value.attrs if n != "shape"}
+        found = self._slice_start(b.operator("slice", (Var("", value.type),), attrs, value.span))
+        if found is None:
+            return None
+        mark = len(self._out), len(self._hoisted)
+        try:
+            axes = self._axes(_dims(part))
+            new = self._element(part, axes)
+        except _Stays:
+            self._forget(mark)
+            return None
+        places = list(map(_at, axes))
+        places[found[0]] = cut_place(places[found[0]], found[1])
+        place = Index(target, tuple(places), FLOAT, stmt.span)
+        return IndexAssign(place, "+=", new, _moving(axes), stmt.span)
 
     def _joined(self, stmt: Assign, target: Var, value: Op) -> list[Stmt]:
         """A statement for each part of what a round of a loop joins, for other statements of the

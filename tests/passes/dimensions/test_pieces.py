@@ -72,6 +72,27 @@ for i in range(D):
     y[n, i + D] = x[n, i + D] * w[i]
 return y
 """,
+    "a choice in a temporary": """
+r : Tensor[N, 2 * D]
+r[n, d] = -x[n, d + D] if d < D else x[n, d - D]
+y : Tensor[N, 2 * D]
+y[n, d] = x[n, d] * c[d % D] + r[n, d] * s[d % D] * w[(d + D) % (2 * D)]
+return y
+""",
+    "halves of what is no even number": """
+r = cat([-w[D // 2:2 * D], w[0:D // 2]], 0)
+return x * w + r * x
+""",
+    "a loop that adds to parts": """
+y : Tensor[N, 2 * D]
+for i in range(D):
+    y[n, i] = x[n, i + D] * c[i]
+    y[n, i + D] = x[n, i] * w[i + D]
+    y[n, i] += x[n, i] * x[n, i]
+for i in range(D // 2):
+    y[n, i] += s[i]
+return y
+""",
     "a row": """
 r = cat([x[:, :1] * 2.0, x[:, 1:] * 3.0], 1)
 return r * w

@@ -5,22 +5,24 @@
 is ``y[n, d + 0] = p[n, d] * s[d + 0]`` for d in D and ``y[n, D + d] = q[n, d] * s[D + d]`` for d in
 E: nothing is joined, and what p and q are made of may stand in their place. So is a choice between
 two ranges of an index, ``y[n, d] = a[n, d] if d < D else b[n, d - D]``: the loops of pieces have no
-condition and read nothing that may lie outside. Of pieces of a few elements, as the first one, and
-where no tensor has the dimension of a piece, one statement stays.
+condition, read nothing that may lie outside, and know more of remainders. Of pieces of a few
+elements, as the first one, one statement stays. So does one that makes a temporary by a choice:
+where that is read, it may be a part of the value.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loma.arithmetic.integers import COMPARISONS
 from loma.core import builder as b, sizes
 from loma.core.axes import index_statement
-from loma.core.bounds import facts, is_never_negative
+from loma.core.bounds import facts, is_never_negative, last_places
 from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Op,
-    Return, Select, Stmt, TensorType, Var, replace,
+    Reduce, Return, Select, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.sizes import IsSize, arith
@@ -35,9 +37,10 @@ ZERO, ONE = IntConst(0), IntConst(1)
 _SHORTEST = 8  # elements of a piece
 
 
-def pieces(module: Module) -> Module:
-    """The pass on every tensor function of a module."""
-    return map_tensor_functions(module, lambda function: _Pieces(function).run())
+def pieces(module: Module, temporaries: bool = False) -> Module:
+    """The pass on every tensor function of a module; ``temporaries``: on statements that make these
+    as well."""
+    return map_tensor_functions(module, lambda function: _Pieces(function, temporaries).run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +61,13 @@ class _Cut:
 
 
 class _Pieces:
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, temporaries: bool) -> None:
         self._function = function
+        declared = {s.target.name for s in statements(function.body) if isinstance(s, Declare)}
+        self._local = set[str]() if temporaries else declared - _returned(function)
         self._names = Names(names_of(function))
         self._is_size: IsSize = frozenset(sizes.size_variables(function)).__contains__
         self._joined: dict[str, _Joined] = {}
-        self._views: dict[Expr, Declare] = {}  # parts that have names
-        self._named = False
         # What sums and other operators make: parts that are convolutions, say, may be one.
         self._sums = {name for s in statements(function.body) if _adds(s) for name in written((s,))}
 
@@ -74,11 +77,8 @@ class _Pieces:
         out: list[Stmt] = []
         for position, stmt in enumerate(body):
             name = stmt.target.name if isinstance(stmt, Declare) else ""
-            if name in self._joined:
-                parts = self._joined[name].parts
-                out += (self._views.pop(part) for part in parts if part in self._views)
-                if name not in mentioned_names(body[position + 1 :]):
-                    continue
+            if name in self._joined and name not in mentioned_names(body[position + 1 :]):
+                continue
             out.append(stmt)
         return replace(self._function, body=tuple(out))
 
@@ -169,8 +169,9 @@ class _Pieces:
         if not isinstance(stmt, IndexAssign):
             return (map_blocks(stmt, self._block),)
         cut = self._cut(stmt)
-        made = None if cut is None else self._made(stmt, cut)
-        return (stmt,) if made is None else tuple(n for s in made for n in self._statement(s))
+        if cut is None:
+            return (stmt,)
+        return tuple(new for made in self._made(stmt, cut) for new in self._statement(made))
 
     def _block(self, body: Block) -> Block:
         return tuple(new for stmt in body for new in self._statement(stmt))
@@ -189,7 +190,7 @@ class _Pieces:
                 case Index(Var(name), places) if name in self._joined:
                     place = places[self._joined[name].along]
                     begins = self._joined[name].begins
-                case Select(cond, then, other) if not any(
+                case Select(cond, then, other) if target.tensor.name not in self._local and not any(
                     b.is_const(value, 0) for value in (then, other)
                 ):
                     found = _edge(cond, stmt.axes)
@@ -217,28 +218,51 @@ class _Pieces:
             for length in lengths
         )
 
-    def _made(self, stmt: IndexAssign, cut: _Cut) -> list[IndexAssign] | None:
-        """A statement for each piece; None where one of them has no dimension to run over."""
-        return self._in_pieces(stmt, cut, False) or self._in_pieces(stmt, cut, True)
-
-    def _in_pieces(self, stmt: IndexAssign, cut: _Cut, views: bool) -> list[IndexAssign] | None:
-        """With ``views`` parts of tensors that are joined have names, and so dimensions."""
+    def _made(self, stmt: IndexAssign, cut: _Cut) -> list[Stmt]:
+        """A statement for each piece."""
         axis = next(a for a in stmt.axes if a.name == cut.index)
-        self._named = views
-        out: list[IndexAssign] = []
+        out: list[Stmt] = []
         for number, begin in enumerate(cut.begins):
             end = cut.begins[number + 1] if number + 1 < len(cut.begins) else axis.extent
-            piece = Axis(axis.name, arith("-", end, begin))
+            axes = tuple(
+                Axis(a.name, arith("-", end, begin)) if a is axis else a for a in stmt.axes
+            )
+            ranges = {a.name: a.extent for a in axes}
             target, value = (
                 self._moved(expr, cut, number, begin) for expr in (stmt.target, stmt.value)
             )
+            value = self._with_places(value, ranges)
             assert isinstance(target, Index)
-            axes = tuple(piece if a is axis else a for a in stmt.axes)
             new = index_statement(target, stmt.op, value, axes, {axis.name}, self._is_size)
-            if not isinstance(new, IndexAssign):
-                return None
-            out.append(replace(new, span=stmt.span, distinct=stmt.distinct))
+            if isinstance(new, IndexAssign):
+                new = replace(new, distinct=stmt.distinct)
+            out.append(replace(new, span=stmt.span))
         return out
+
+    def _with_places(self, expr: Expr, ranges: Mapping[str, Expr]) -> Expr:
+        """Without remainders of what surely is less than the divisor, or less than twice that."""
+        inner = {a.name: a.extent for a in expr.axes} if isinstance(expr, Reduce) else {}
+        ranges = {**ranges, **inner}
+        old, expr = expr, map_children(expr, lambda child: self._with_places(child, ranges))
+        if isinstance(expr, Index) and isinstance(old, Index) and expr != old:
+            dims = sizes.dims_of(expr.base)
+            triples = zip(expr.subscripts, old.subscripts, dims, strict=True)
+            return replace(expr, subscripts=tuple(_place(*each, ranges) for each in triples))
+        match expr:
+            case Binary("%", place, size) if self._is_never_negative(arith("-", size, ONE), ranges):
+                for _ in range(2):
+                    if not self._is_never_negative(place, ranges):
+                        break
+                    room = arith("-", arith("-", size, ONE), place)
+                    if self._is_never_negative(room, ranges):
+                        return place
+                    place = arith("-", place, size)
+            case _:
+                pass
+        return expr
+
+    def _is_never_negative(self, expr: Expr, ranges: Mapping[str, Expr]) -> bool:
+        return is_never_negative(expr, ranges, self._is_size, last_places(ranges))
 
     def _moved(self, expr: Expr, cut: _Cut, number: int, begin: Expr) -> Expr:
         """An expression in the piece of that number."""
@@ -253,11 +277,7 @@ class _Pieces:
                     p if k == joined.along else self._moved(p, cut, number, begin)
                     for k, p in enumerate(places)
                 )
-                part = joined.parts[number]
-                if self._named and not isinstance(part, Var):
-                    view = Var(self._names.fresh("_part"), part.type)
-                    part = self._views.setdefault(part, Declare(view, part, expr.span)).target
-                read = element(part, places)
+                read = element(joined.parts[number], places)
                 assert read is not None
                 return replace(read, span=expr.span)
             case Index(base, places):
@@ -275,9 +295,22 @@ class _Pieces:
         return map_children(expr, lambda child: self._moved(child, cut, number, begin))
 
 
+def _place(place: Expr, old: Expr, dim: Expr, ranges: Mapping[str, Expr]) -> Expr:
+    """A subscript; an index alone would run over the whole dimension."""
+    if not isinstance(place, Var) or isinstance(old, Var) or place.name not in ranges:
+        return place
+    whole = sizes.equal(ranges[place.name], dim) is True
+    return place if whole else Binary("+", place, ZERO, INT)
+
+
 def _is_short(length: Expr) -> bool:
     number = sizes.constant(length)
     return number is not None and number < _SHORTEST
+
+
+def _returned(function: Function) -> set[str]:
+    ends = (stmt for stmt in function.body if isinstance(stmt, Return))
+    return {value.name for end in ends for value in end.values if isinstance(value, Var)}
 
 
 def _adds(stmt: Stmt) -> bool:
