@@ -102,6 +102,10 @@ def pytest_configure(config: pytest.Config) -> None:
     import devices
 
     devices.use(config.getoption("--device"))
+    if not config.getoption("--full"):
+        import remembered
+
+        remembered.use()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
