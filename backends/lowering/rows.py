@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loma.backends.lowering import kept, squares, tiles
-from loma.backends.lowering.nest import Bounds
+from loma.backends.lowering.nest import Bounds, own_pads
 from loma.backends.lowering.plan import Plan
 from loma.backends.lowering.reductions import StatementNest
 from loma.backends.schedule.access import ZERO
+from loma.backends.schedule.access import steps as step_count
 from loma.backends.schedule.choices import steps_in
 from loma.backends.schedule.ir import (
     PARTS, STEPS_OF, Accumulator, Blocks, Compare, Fill, If, Kind, Lanes, Let, Node, Store, Tiles,
@@ -18,7 +19,7 @@ from loma.core import sizes
 from loma.core.ir import (
     FLOAT, INT, POSITIONS, Axis, Binary, Element, Index, IntConst, Reduce, TensorType, Var,
 )  # fmt: skip
-from loma.core.walk import walk
+from loma.core.walk import free_variables, walk
 
 FIRST, LAST = Var("@first_", INT), Var("@last_", INT)  # a block's first step, and that behind it
 
@@ -89,6 +90,7 @@ def _tiles(
     length = None if bounds else sizes.constant(row.extent)
     total = sizes.constant(sizes.product(tuple(axis.extent for axis in steps)))
     grouped = plan.group is not None
+    wide = plan.kind == "sum" and not grouped and _is_streamed(nest, plan, steps)
 
     def inside() -> list[Node]:
         short = length is not None and length <= machine.short
@@ -99,7 +101,7 @@ def _tiles(
         )
         if short or (total is not None and total <= most):
             sums = tuple(_sums(nest, plan, steps, starts, False))
-            return [Tiles(low, high, dtype, sums, length, grouped)]
+            return [Tiles(low, high, dtype, sums, length, grouped, wide)]
         count = nest.value(steps[0].extent)
         rest = sizes.product(tuple(axis.extent for axis in steps[1:]))
         before: list[Node] = []
@@ -111,10 +113,20 @@ def _tiles(
         sums = tuple(_sums(nest, plan, steps, starts, True))
         del nest.bounds[steps[0].name]
         # At least one block, so that a sum of nothing writes its zeros.
-        whole = Tiles(low, high, dtype, sums, length, grouped)
+        whole = Tiles(low, high, dtype, sums, length, grouped, wide)
         return [*before, Blocks(FIRST, LAST, count, size, (whole,))]
 
     return tiles.groups(nest, plan.group, inside)
+
+
+def _is_streamed(nest: StatementNest, plan: Plan, steps: Sequence[Axis]) -> bool:
+    """Whether a tile has nothing but its sums to keep from one step to the next, and little to
+    compute: rows are read one after the other then, each as far as there are registers."""
+    names = {name for axis in steps for name in nest.parts.get(axis.name, (axis.name,))}
+    row = {*nest.parts.get(plan.row.name, (plan.row.name,))}
+    reads = (free_variables(node) for node in walk(plan.value) if isinstance(node, Index))
+    kept = any(names.isdisjoint(read) and not row.isdisjoint(read) for read in reads)
+    return not own_pads(plan.value) and not kept and step_count(plan.value) == 1
 
 
 def _sums(

@@ -153,14 +153,17 @@ class TreeText(LoopText):
                 with writer.block("loma::each<many_>([&](const int value_) LOMA_INLINE", ");"):
                     writer.line(f"const int64_t {self.local(counter)} = group_ + value_;")
                     self.nodes(writer, body)
-            case Tiles(low, high, dtype, body, length, grouped):
+            case Tiles(low, high, dtype, body, length, grouped, wide):
                 head = "[&](auto vectors_, const int64_t tile_, const auto count_) LOMA_INLINE"
                 self._locals[schedule.TILE] = local_name(schedule.TILE)
                 if length is not None:
                     across = "many_" if grouped else "1"
-                    call = f"loma::known_tiles<{TYPES[dtype]}, {across}, {length}>({head}"
+                    most = ", loma::kAccumulators" if wide else ""
+                    types = f"{TYPES[dtype]}, {across}, {length}{most}"
+                    call = f"loma::known_tiles<{types}>({head}"
                 else:
                     types = f"{TYPES[dtype]}, many_" if grouped else TYPES[dtype]
+                    types += ", 1, loma::kAccumulators" if wide else ""
                     call = f"loma::tiles<{types}>({self._ints(low, high)}, {head}"
                 with writer.block(call, ");"):
                     self.nodes(writer, body)

@@ -231,7 +231,8 @@ class Each:
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """``body`` for tiles of [low, high), a few vectors of lanes each; ``length``: that of a stretch
-    from 0 which is known. ``grouped``: a tile has so many rows as the group around."""
+    from 0 which is known. ``grouped``: a tile has so many rows as the group around. ``wide``: it
+    has as many vectors as there are registers for, of rows that are read one after the other."""
 
     low: Expr
     high: Expr
@@ -239,6 +240,7 @@ class Tiles:
     body: tuple[Node, ...]
     length: int | None = None
     grouped: bool = False
+    wide: bool = False
 
 
 # row: each lane is an element of its own, which lives as long as its tile; else the lanes are parts

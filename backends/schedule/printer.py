@@ -181,9 +181,9 @@ def _node(node: Node) -> list[str]:
             return [f"groups of {many} in {_range(low, high)}{left}:", *_block(body)]
         case Each(counter, body):
             return [f"each {name(counter)} of the group:", *_block(body)]
-        case Tiles(low, high, dtype, body, length, grouped):
+        case Tiles(low, high, dtype, body, length, grouped, wide):
             known = "" if length is None else f", length {length}"
-            known += ", rows of the group" if grouped else ""
+            known += ", rows of the group" if grouped else ", wide" if wide else ""
             return [f"tiles of {dtype} in {_range(low, high)}{known}:", *_block(body)]
         case _:
             return [_lanes(node)]

@@ -19,7 +19,7 @@ static __attribute__((noinline)) void predictions__loop1(
       for (int64_t r = r__in__strips__ * loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, O))); r < rend_; ++r) {
         for (int64_t first_ = 0; first_ == 0 || first_ < K; first_ += 64) {
           const int64_t last_ = std::min<int64_t>(K, first_ + 64);
-          loma::tiles<real>(0, O, [&](auto vectors_, const int64_t tile_, const auto count_) LOMA_INLINE {
+          loma::tiles<real, 1, loma::kAccumulators>(0, O, [&](auto vectors_, const int64_t tile_, const auto count_) LOMA_INLINE {
             loma::Lanes<real> sums_[vectors_];
             if (first_ == 0) loma::fill<real>(sums_, vectors_, real(0));
             if (first_ > 0) {

@@ -62,16 +62,21 @@ constexpr int kAccumulators = LOMA_ACCUMULATORS;
 constexpr int kAccumulators = LOMA_ACCUMULATORS / 2;
 #endif
 
-// How many vectors along the row a tile of ``many`` rows has.
-template <int many>
-constexpr int kWidth = std::clamp(kAccumulators / many, 1, kTile);
+// How many vectors along the row a tile of ``many`` rows has, of at most so many.
+template <int many, int most>
+constexpr int kWidth = std::clamp(kAccumulators / many, 1, most);
 
 // Calls ``body(vectors, start, lanes)`` for the tiles of [low, high), each of ``many`` rows.
-template <typename number, int many = 1, typename Body>
+template <typename number, int many = 1, int most = kTile, typename Body>
 LOMA_INLINE inline void tiles(int64_t low, int64_t high, Body&& body) {
-  constexpr int lanes = kLanes<number>, width = kWidth<many>;
+  constexpr int lanes = kLanes<number>, width = kWidth<many, most>;
   for (; low + width * lanes <= high; low += width * lanes) {
     body(Count<width>(), low, Count<width * lanes>());
+  }
+  if constexpr (width > kTile) {
+    for (; low + kTile * lanes <= high; low += kTile * lanes) {
+      body(Count<kTile>(), low, Count<kTile * lanes>());
+    }
   }
   if constexpr (width > 1) {
     for (; low + lanes <= high; low += lanes) body(Count<1>(), low, Count<lanes>());
@@ -80,9 +85,9 @@ LOMA_INLINE inline void tiles(int64_t low, int64_t high, Body&& body) {
 }
 
 // The tiles of [0, length), a length that the compiler knows: only those kinds that there are.
-template <typename number, int many, int64_t length, typename Body>
+template <typename number, int many, int64_t length, int most = kTile, typename Body>
 LOMA_INLINE inline void known_tiles(Body&& body) {
-  constexpr int lanes = kLanes<number>, width = kWidth<many>;
+  constexpr int lanes = kLanes<number>, width = kWidth<many, most>;
   constexpr int64_t vectors = length / lanes, full = vectors / width * width * lanes;
   constexpr int left = vectors % width, rest = length % lanes;
   if constexpr (full > 0) {
