@@ -46,7 +46,7 @@ _PARTS = {
     "core": _CORE,
     "product": "product light_product",
     "convolution": "convolution convolution_statements convolution_gemm convolution_fft"
-    " light_convolution cache_roots tuning",
+    " convolution_direct light_convolution cache_roots tuning",
     "launch": "launch",
     "pool": "heap pool",
     "python": f"{_CORE} python tuning_python specialise_python gpu_python",

@@ -18,7 +18,7 @@
                            leave out, as in ``-fusion,-pool``; :data:`OPTIMISATIONS` has the names
 ``LOMA_CONVOLUTION``       the form in which convolutions are computed wherever it applies, and the
                            library's elsewhere, instead of what was measured to be fastest: library,
-                           channels_last, gemm or fft. Read by the compiled code.
+                           channels_last, gemm, direct or fft. Read by the compiled code.
 ``LOMA_POOL_LIMIT``        how much unused memory is kept for the next call, in bytes or as
                            ``500M``, ``2G``; default: a quarter more than was ever in use at once.
                            Read once.

@@ -159,6 +159,7 @@ const std::vector<Form>& forms() {
       {"library", always, always, library},
       {"channels_last", always, always, channels_last},
       {"gemm", gemm_applies, always, gemm},
+      {"direct", direct_applies, direct_promises, direct},
       {"fft", fft_applies, fft_promises, fft},
   };
   return all;

@@ -79,6 +79,11 @@ void multiply(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool ac
 bool gemm_applies(const Problem& problem);
 at::Tensor gemm(const Problem& problem, const at::Tensor& first, const at::Tensor& second);
 
+// convolution_direct.cpp: sums of shifted images in registers.
+bool direct_applies(const Problem& problem);
+bool direct_promises(const Problem& problem);
+at::Tensor direct(const Problem& problem, const at::Tensor& first, const at::Tensor& second);
+
 // convolution_fft.cpp: products of Fourier transforms.
 bool fft_applies(const Problem& problem);
 bool fft_promises(const Problem& problem);
