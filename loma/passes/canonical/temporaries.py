@@ -25,7 +25,7 @@ from itertools import combinations
 from loma.core import builder as b, sizes
 from loma.core.axes import runs_over, unsaid
 from loma.core.bounds import exists, is_never_negative, never_fails, stays_inside
-from loma.core.distinct import never_meet, told_apart
+from loma.core.distinct import names_once, never_meet, told_apart
 from loma.core.effects import written
 from loma.core.overlap import apart, reads_of, same_element
 from loma.core.ir import (
@@ -141,13 +141,15 @@ class _Temporaries:
         return (*body[:position], *new, *body[end:])
 
     def _is_apart(self, stmt: Stmt, changed: AbstractSet[str], around: Extents) -> bool:
-        """Whether a statement reads, of what it writes of some tensors, its own elements alone."""
+        """Whether a statement reads, of what it writes of some tensors, its own elements alone, and
+        writes each once."""
         if not written((stmt,)) & changed or not isinstance(stmt, IndexAssign):
             return True
         target = stmt.element
         reads = reads_of(target.tensor.name, stmt.value)
+        own = {axis.name for axis in stmt.axes} <= free_variables(target) and names_once(stmt)
         return all(
-            same_element(target, read.place)
+            (own and same_element(target, read.place))
             or apart(target, stmt.axes, read, around, self._is_size)
             for read in reads
         )
