@@ -20,7 +20,7 @@ from loma.ad.tensor import limits
 from loma.core import sizes
 from loma.core.bounds import facts, is_never_negative
 from loma.core.distinct import told_apart
-from loma.core.effects import effects
+from loma.core.effects import assigned, declared, effects
 from loma.core.ir import (
     INT, Axis, Binary, Declare, Expr, For, If, Index, IndexAssign, IntConst, Return, Stmt,
     TensorType, Var, While, replace,
@@ -216,6 +216,10 @@ class Accesses:
     def _is_fixed(self, expr: Expr) -> bool:
         return sizes.keeps_value(expr, self._changing)
 
+    def _assigned(self, loop: For) -> frozenset[str]:
+        """Those of the changing variables that change while the loop runs."""
+        return frozenset(self._changing) & {*assigned(loop.body), *declared(loop.body)}
+
     def _extents(self, loops: tuple[For, ...], axes: tuple[Axis, ...]) -> dict[str, Expr]:
         found = {
             loop.counter: loop.extent
@@ -226,7 +230,6 @@ class Accesses:
 
     def _precedes(self, write: _Write, use: _Use) -> bool:
         """Whether each write of an element that is read comes before that read."""
-        target, place = self._compared(write.target, use.read.place)
         shared = 0
         for left, right in zip(write.point.loops, use.point.loops, strict=False):
             if left is not right:
@@ -235,17 +238,24 @@ class Accesses:
         loops = write.point.loops
         extents = self._extents(use.point.loops, use.axes) | dict(use.read.extents)
         known = use.point.known + use.read.known
-        names = set(variables(place)) | set(extents)
-        subscripts, there = self._elsewhere(write, target, names)
+        names = set(variables(use.read.place)) | set(extents)
+        written, there = self._elsewhere(write, write.target, names)
         unknown = {var.name for var in there.values()}
         ranges = {
             there[axis.name].name: substitute(axis.extent, dict(there))
             for axis in write.axes
             if self._is_fixed(axis.extent)
         }
-        for loop in loops[:shared]:
+        for level, loop in enumerate(loops[:shared]):
             counter = there[loop.counter]
-            values = place.subscripts
+            # the same run of an inner loop: what changes outside it only is one value for both
+            changing = self._changing if not level else self._assigned(loop)
+            pairs = [
+                (left, right)
+                for left, right in zip(written, use.read.place.subscripts, strict=True)
+                if sizes.keeps_value(left, changing) and sizes.keeps_value(right, changing)
+            ]
+            subscripts, values = [left for left, _ in pairs], [right for _, right in pairs]
             step = self._step(loop, counter, subscripts, values, unknown, extents, known)
             if step is None:
                 found = limits.limits(
@@ -259,7 +269,7 @@ class Accesses:
                 return True
             unknown.discard(counter.name)
             now = Var(loop.counter, INT)
-            subscripts = [substitute(s, {counter.name: now}) for s in subscripts]
+            written = [substitute(s, {counter.name: now}) for s in written]
             ranges = {name: substitute(e, {counter.name: now}) for name, e in ranges.items()}
         first, second = write.point.position, use.point.position
         if first != second:
@@ -268,6 +278,7 @@ class Accesses:
         elif use.after:
             return True
         # The read comes first: the write must be of other elements.
+        target, place = self._compared(write.target, use.read.place)
         there_, here_ = loops[shared:], use.point.loops[shared:]
         if not all(self._is_fixed(loop.extent) for loop in (*there_, *here_)):
             return False
@@ -362,7 +373,7 @@ class Accesses:
         loop: For,
         counter: Var,
         subscripts: list[Expr],
-        read: tuple[Expr, ...],
+        read: list[Expr],
         unknown: set[str],
         extents: dict[str, Expr],
         known: tuple[Expr, ...],

@@ -31,7 +31,7 @@ def test_recurrence(program: Program, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["rnn", "rnn_batched", "soft_dtw", "cholesky", "solve", "wave", "backwards"]
+    "name", ["rnn", "rnn_batched", "soft_dtw", "banded", "cholesky", "solve", "wave", "backwards"]
 )
 def test_what_stays_is_not_kept_again(name: str) -> None:
     text = BY_NAME[name].text + f"\nd = rev_diff({name})\n"

@@ -34,6 +34,17 @@ def _soft_dtw(c: Tensor) -> Tensor:
     return rows[-1][-1]
 
 
+def _banded(x: Tensor, y: Tensor, width: int) -> Tensor:
+    rows = [[x.new_zeros(())] * (len(y) + 1)]
+    for i in range(1, len(x) + 1):
+        row = [x.new_zeros(())]
+        for j in range(1, len(y) + 1):
+            new = torch.tanh(x[i - 1] - y[j - 1] + rows[-1][j - 1] + 2 * row[-1])
+            row.append(new if abs(i - j) <= width else x.new_zeros(()))
+        rows.append(row)
+    return torch.stack([torch.stack(row) for row in rows])
+
+
 def _cholesky(a: Tensor) -> Tensor:
     lower: Tensor = torch.linalg.cholesky(_positive(a))
     return lower
@@ -180,6 +191,14 @@ def soft_dtw(c : In[Tensor[M, N]]) -> float:
             R[i + 1, j + 1] = c[i, j] - log(exp(-R[i, j]) + exp(-R[i, j + 1]) + exp(-R[i + 1, j]))
     return R[M, N]
 """, _soft_dtw, ((4, 3),)),
+    Case("banded", """
+def banded(x : In[Tensor[M]], y : In[Tensor[N]], width : In[int]) -> Tensor[M + 1, N + 1]:
+    R : Tensor[M + 1, N + 1]
+    for i in range(1, M + 1):
+        for j in range(max(1, i - width), min(N, i + width) + 1):
+            R[i, j] = tanh(x[i - 1] - y[j - 1] + R[i - 1, j - 1] + 2.0 * R[i, j - 1])
+    return R
+""", _banded, ((4,), (5,), 1)),
     Case("cholesky", """
 def cholesky(B : In[Tensor[N, N]]) -> Tensor[N, N]:
     A : Tensor[N, N]
