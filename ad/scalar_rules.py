@@ -83,6 +83,9 @@ def power_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
         less = IntConst(y.value - 1) if isinstance(y, IntConst) else b.flt(y.value - 1)
         partial = b.mul(b.flt(y.value), b.binary("**", x, less))
         return (partial if isinstance(y, IntConst) and y.value > 0 else Singular(partial)), None
+    if y.type == INT:
+        slope = b.mul(y, b.binary("**", x, b.binary("-", y, IntConst(1))))
+        return Singular(b.select(b.binary("==", y, IntConst(0)), b.flt(0), slope)), None
     slope = b.mul(y, _call("pow", x, b.binary("-", y, b.flt(1))))
     growth = b.mul(_call("pow", x, y), _call("log", x))
     return (

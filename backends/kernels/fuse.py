@@ -41,6 +41,7 @@ from loma.passes.canonical.recurrences.scans import scans
 from loma.passes.device.epilogues import epilogues
 from loma.passes.first_write import first_writes
 from loma.passes.peeling import peeled
+from loma.passes.powers import by_rounds
 
 
 def fuse(
@@ -51,6 +52,7 @@ def fuse(
     goes through, where kernels have sums over their index, 0 if they have none. ``flat``: an
     iteration has one value of all indices that its statements share, as there are many threads."""
     if "scans" in config.optimisations():
+        function = function if flat else by_rounds(function)
         function = scans(function, ("sum",), elementwise=flat)
         function = replace(function, body=first_writes(function.body))
         apart = peeled(function)

@@ -21,6 +21,7 @@ from loma.core.ir import Module
 from loma.core.saving import SAVES, Save
 from loma.core.verify import verify
 from loma.passes import canonical
+from loma.passes.powers import powers
 
 # One point of each of CapsNet's functions, whose texts are long. All passes together get them all.
 LAYERS = list({point.function: point for point in reversed(LAYER_POINTS)}.values())
@@ -59,6 +60,7 @@ PASSES: Mapping[str, Change] = {
     "common_sums": passes.common_sums,
     "additions": passes.additions,
     "interleaving": passes.interleaving,
+    "powers": powers,
     "dead_code": passes.dead_code,
     "optimise": passes.optimise,
 }

@@ -15,6 +15,7 @@ from loma.backends.interpreter import Interpreter
 from loma.core.printer import print_function
 from loma.frontend import parse
 from loma.passes.canonical import accumulated, loops
+from loma.passes.powers import powers
 
 HEAD = """
 def f(x : In[Tensor[N, T]], c : In[Tensor[T, 2]]) -> tuple[Tensor[N, T], Tensor[N, 2], Tensor[N]]:
@@ -48,6 +49,18 @@ for t in range(T):
     y[n, t] = p * x[n, t]
     p = p * (1.0 - 0.5 * x[n, t])
     z[n] += p * c[t, 0]
+""", False),
+    ("the_same_in_each_round", """
+p : float = 1.0
+q : float = x[n, 0] if T > 0 else 1.0
+for t in range(T):
+    y[n, t] = p * q + x[n, t]
+    p *= c[0, 0]
+    z[n] += p * c[t, 1]
+for t in reversed(range(T)):
+    q *= p
+    y[n, t] += q * c[t, 0]
+z[n] += q
 """, False),
     ("backwards", """
 total : float = 0.0
@@ -209,8 +222,9 @@ def test_values(case: tuple[str, str, bool]) -> None:
     before = parse(_text(case[1]))
     for args in _points():
         right = Interpreter(before).call("f", *args)
-        for change in (lambda module: accumulated(loops(module)), passes.optimise):
-            found = Interpreter(verified(change)(before)).call("f", *args)
+        rounds = accumulated(loops(before))
+        for made in (rounds, passes.optimise(before), powers(passes.optimise(before))):
+            found = Interpreter(verified(lambda _: made)(before)).call("f", *args)  # noqa: B023
             for got, wanted in zip(found, right, strict=True):
                 np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-14)
 

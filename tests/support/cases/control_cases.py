@@ -72,6 +72,13 @@ def _terms(x: Tensor, a: Tensor, n: int) -> Tensor:
     return sum((x[i] + a[k, k] + x[j] for i, j, k in points), x.new_zeros(()))
 
 
+def _powers(x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    each = torch.stack([x**k for k in range(len(c))], 1)
+    other = torch.stack([x.sin() ** (k + 2) for k in range(len(c))], 1)
+    y = each.flip(1) @ c - x + other @ (c / (2 + c * c))
+    return y, each * c
+
+
 def _chain(x: Tensor, n: int) -> Tensor:
     points = ((i, j, k) for i in range(n) for j in range(i) for k in range(j))
     return sum((x[k] * x[j] + x[k] * n for _, j, k in points), x.new_zeros(()))
@@ -314,4 +321,13 @@ def two_ranges_of_one_counter(x : In[Tensor[N]], a : In[Tensor[N, N]]) -> Tensor
                 y[j] += a[k, j] * x[i]
     return y
 """, _columns, ((5,), (5, 5))),
+    Case("powers_of_a_range", """
+def powers_of_a_range(x : In[Tensor[N]], c : In[Tensor[K]]) -> tuple[Tensor[N], Tensor[N, K]]:
+    y : Tensor[N]
+    z : Tensor[N, K]
+    y[n] = sum(c[k] * x[n] ** (K - 1 - k) for k in K) - x[n]
+    y[n] += c[k] / (2.0 + c[k] * c[k]) * sin(x[n]) ** (k + 2)
+    z[n, k] = c[k] * x[n] ** k
+    return y, z
+""", _powers, ((5,), (4,))),
 ]  # fmt: skip

@@ -6,7 +6,7 @@
 
 What reads the number needs the loop no longer: its sums go through vectors, and derivatives keep no
 number of each round on a tape. What the rounds reduce may be made in the loop, of what no round has
-left to the next; then that leaves the loop, too.
+left to the next; then that leaves the loop, too. What all rounds multiply by the same is a power.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from loma.core.ir import (
 from loma.core.names import Names, names_of
 from loma.core.sizes import arith
 from loma.core.walk import (
-    as_part, free_variables, map_expressions, map_tensor_functions, mentioned_names, nodes,
-    substitute,
+    as_part, exchanged, free_variables, map_expressions, map_tensor_functions, mentioned_names,
+    nodes, substitute,
 )  # fmt: skip
 from loma.passes.canonical.loops import mentions, without_loops
 from loma.passes.canonical.recurrences.distribution import (
@@ -162,7 +162,7 @@ class _Accumulated(LeavingLoops):
             if early or name in mentioned_names(self._behind):
                 return None
         target = replace(stmt, value=found[1], op="=", axes=target_axes(stmt))
-        fits = not read or _takes_no_more(place.tensor, loop)
+        fits = not read or _is_power(found, loop) or _takes_no_more(place.tensor, loop)
         return _Update(position, stmt, *found) if fits and covers(target) else None
 
     def _front(self, update: _Update, loop: For) -> tuple[int, ...] | None:
@@ -212,14 +212,19 @@ class _Accumulated(LeavingLoops):
         kind, new = _reduced(stmt) or ("sum", stmt.value)
         element, name, here = stmt.element, stmt.element.tensor.name, Var(loop.counter, INT)
         made: list[Stmt] = [replace(loop, body=tuple(body[k] for k in front))] if front else []
-        if not isinstance(new, Index):  # computed once, not for each later round
+        power = _is_power((kind, new), loop)
+        if not isinstance(new, Index) and not power:  # computed once, not for each later round
             new, gives = self._of_rounds(f"_{name.lstrip('_')}_new", stmt, new, loop)
             made.append(gives)
         rest: list[Stmt] = []
         for part, includes in ((body[:position], False), (body[position + 1 :], True)):
             part = [other for k, other in enumerate(part, includes * (position + 1))
                     if k not in front]  # fmt: skip
-            if any(name in mentioned_names((other,)) for other in part):
+            if power:
+                value = self._from_start(kind, element, self._power(new, loop, includes))
+                in_place = partial(exchanged, old=element, new=value)
+                part = [map_expressions(other, in_place) for other in part]
+            elif any(name in mentioned_names((other,)) for other in part):
                 value = self._from_start(kind, element, self._range(kind, new, loop, includes))
                 place, gives = self._of_rounds(f"_{name.lstrip('_')}_at", stmt, value, loop)
                 made.append(gives)
@@ -229,7 +234,11 @@ class _Accumulated(LeavingLoops):
             rest += part
         last: list[Stmt] = []
         if name in mentioned_names(self._behind):
-            every = Reduce(kind, new, (Axis(loop.counter, self._count(loop)),), new.type)
+            every: Expr = Reduce(kind, new, (Axis(loop.counter, self._count(loop)),), new.type)
+            if power:  # which may have nothing to read where there are no rounds
+                some = b.binary(">", self._count(loop), IntConst(0))
+                every = b.binary("**", new, self._count(loop))
+                every = b.select(some, every, FloatConst(1.0))
             value = self._from_start(kind, element, every)
             last = [IndexAssign(element, "=", value, target_axes(stmt), stmt.span)]
         return made, replace(loop, body=tuple(rest)), last
@@ -285,6 +294,13 @@ class _Accumulated(LeavingLoops):
     def _count(self, loop: For) -> Expr:
         return sizes.count(loop.extent, self._is_size)
 
+    def _power(self, base: Expr, loop: For, includes: bool) -> Expr:
+        """The power that the rounds before have multiplied, and this one, if it ``includes`` it."""
+        here: Expr = Var(loop.counter, INT)
+        if loop.backwards:
+            here = arith("-", arith("-", loop.extent, ONE), here)
+        return b.binary("**", base, arith("+", here, ONE) if includes else here)
+
     def _range(self, kind: ReduceKind, new: Expr, loop: For, includes: bool) -> Expr:
         """The reduction of what the rounds before have, and this one has, if it ``includes`` it."""
         here = Var(loop.counter, INT)
@@ -297,6 +313,13 @@ class _Accumulated(LeavingLoops):
             place = arith("+", first, place)
         body = sizes.simple_subscripts(substitute(new, {loop.counter: place}))
         return Reduce(kind, body, (Axis(axis, extent),), new.type)
+
+
+def _is_power(found: tuple[ReduceKind, Expr], loop: For) -> bool:
+    """Whether each round multiplies by the same: no tensor has to keep what rounds find."""
+    kind, factor = found
+    fixed = written(loop.body) | {loop.counter}
+    return kind == "prod" and fixed.isdisjoint(free_variables(factor))
 
 
 def _takes_no_more(tensor: Var, loop: For) -> bool:
