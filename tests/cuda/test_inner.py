@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sampled import diagonals
 import torch
 from torch import Tensor
 
@@ -108,8 +109,7 @@ if torch.cuda.is_available():  # which has enough with more
     NARROW += [(65, 1, 100, 260), (64, 6, 515, 64), (1000, 10, 600, 16), (70, 33, 1152, 16)]
 
 
-@pytest.mark.parametrize("over_inputs", [0, 1])
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize(("sizes", "over_inputs"), diagonals(2, SIZES, [0, 1]), ids=str)
 def test_routing(routing: Any, sizes: tuple[int, int, int, int], over_inputs: int) -> None:
     if over_inputs and sizes not in SIZES[1:4]:
         pytest.skip("at three sizes")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
+from sampled import diagonals
 import shim
 import torch
 from torch import Tensor
@@ -254,8 +255,7 @@ def module(request: pytest.FixtureRequest) -> Iterator[Any]:
             yield found
 
 
-@pytest.mark.parametrize("start", STARTS, ids=str)
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize(("name", "start"), diagonals(2, PEERS, STARTS), ids=str)
 def test_values_and_gradients(module: Any, name: str, start: list[int]) -> None:
     if name == "softmaxes" and any(a >= b for a, b in pairwise(start)):
         return  # there is no largest of none
