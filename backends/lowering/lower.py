@@ -24,6 +24,7 @@ from loma.backends.lowering.serial import is_serial, tensors_in
 from loma.backends.schedule import storage
 from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.context import FunctionContext, KernelScope
+from loma.backends.schedule.convolution import with_bias
 from loma.backends.schedule.counts import with_counts
 from loma.backends.schedule.host import (
     Allocate, Branch, Buffer, Bytes, Carry, Clear, Contract, Convolve, Count, Drop, Either,
@@ -113,6 +114,8 @@ class Lowering:
                 both = None
                 if joins:
                     both = together.unit(out[-1], made, machine, inside, self._few)
+                    if both is None and not machine.teams:  # cuDNN adds a bias in a pass of its own
+                        both = with_bias(out[-1], made, self._context.views)
                 out[len(out) - (both is not None) :] = made if both is None else [both]
                 position += 1
         self._outermost = before

@@ -13,13 +13,17 @@ Without channels to sum over, a generated loop nest is faster.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from loma.backends.schedule.contraction import Factors
-from loma.backends.schedule.host import Arranged, Convolve, Cut, Meeting
+from loma.backends.schedule.host import (
+    Allocate, Arranged, Convolve, Cut, HostNode, Meeting, Unit,
+)  # fmt: skip
+from loma.backends.schedule.ir import Parallel
 from loma.core import sizes
 from loma.core.bounds import is_never_negative, stays_inside, unsaid_of
-from loma.core.ir import Axis, Expr, Index, Var, ZeroPad
+from loma.core.ir import FLOAT, Axis, Expr, Index, IndexAssign, Var, ZeroPad
 
 NONE = -1  # for a dimension that a tensor does not have
 
@@ -50,6 +54,38 @@ def match(
     padded = isinstance(accesses[image], ZeroPad)
     call = _match(reads[image], reads[first], reads[second], names, image == 0, padded)
     return call if call is None or guard is None else replace(call, inside=True)
+
+
+def with_bias(first: HostNode, second: Sequence[HostNode], views: Iterable[str]) -> Unit | None:
+    """A statement that fills a new tensor with a number for each filter, and a convolution that is
+    added to it, as one call; None if they are not such. ``views``: tensors that are parts of some.
+    """
+    if not (isinstance(first, Unit) and len(second) == 1 and isinstance(second[0], Unit)):
+        return None
+    start, unit = first.source, second[0]
+    *checks, call = unit.body or (None,)
+    if not isinstance(call, Convolve) or call.assign or call.spreads or call.result.cuts:
+        return None
+    if not isinstance(start, IndexAssign) or start.op != "=" or first.more or unit.more:
+        return None
+    target, value, order = start.target, start.value, call.result.order
+    if not isinstance(target, Index) or not isinstance(value, Index):
+        return None
+    names = [place.name for place in target.subscripts if isinstance(place, Var)]
+    whole = len(names) == len(target.subscripts) and {*names} == {axis.name for axis in start.axes}
+    if not whole or target.base != call.result.tensor or not isinstance(value.base, Var):
+        return None
+    own = [names[order[k]] for k in (0, 2) if order[k] >= 0]
+    of_filters = [place.name for place in value.subscripts if isinstance(place, Var)] == own
+    of_filters = of_filters and len(value.subscripts) == len(own) and value.type == FLOAT
+    *memory, loop = first.body or (None,)
+    new = [node for node in memory if isinstance(node, Allocate) and node.var == target.base]
+    plain = isinstance(loop, Parallel) and len(memory) == len(new) == 1 and not new[0].unless
+    if not (of_filters and plain) or {value.base.name, target.tensor.name} & {*views}:
+        return None
+    made = replace(call, assign=True, bias=value.base)
+    rest = tuple(node for node in checks if node is not None)
+    return replace(unit, body=(*rest, made), more=(start,))
 
 
 def _match(

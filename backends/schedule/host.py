@@ -215,7 +215,8 @@ class Convolve:
     ``+=``, or, where ``spreads``, the same with image and first exchanged; for each group by
     itself, if there are any. ``inside``: products with elements outside of the image, which count
     as zero, do not count at all, not even if the other factor is not finite. ``dims``: those of the
-    result's tensor, of which an assignment makes a new one unless it is cut."""
+    result's tensor, of which an assignment makes a new one unless it is cut; a ``bias``, of groups
+    and filters, is added to that."""
 
     image: Arranged
     first: Arranged
@@ -225,6 +226,7 @@ class Convolve:
     inside: bool = False
     dims: tuple[Expr, ...] = ()
     assign: bool = False
+    bias: Var | None = None
 
     @property
     def result(self) -> Arranged:

@@ -214,6 +214,7 @@ def _convolve(node: Convolve) -> str:
     own = part(node.result)
     update = "=" if node.assign else "+="
     inside = ", inside" if node.inside else ""
+    inside += "" if node.bias is None else f", plus {name(node.bias)}"
     return f"{own} {update} {call}, at {' and '.join(map(place, node.spatial))}{inside})"
 
 

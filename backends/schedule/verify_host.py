@@ -262,6 +262,10 @@ class _Verifier:
         self.alone()
         self.ints(*node.dims, *(meeting.shift for meeting in node.spatial))
         self.require(0 < len(node.spatial) <= 2, "other than one or two dimensions of space")
+        if node.bias is not None:
+            self.tensor(node.bias)
+            new = node.assign and not node.spreads and not node.result.cuts
+            self.require(new, "a bias is added to what is no new tensor")
         for part in (node.image, node.first, node.second):
             self.tensor(part.tensor)
             own = sorted(dim for dim in part.order if dim >= 0)

@@ -83,6 +83,8 @@ def _write_convolution(writer: Writer, context: CppContext, call: Convolve) -> N
     order = ", ".join(map(str, result.order))
     function = "spread_out" if call.spreads else "correlate"
     inside = ", true" if call.inside else ""
+    if call.bias is not None:
+        inside = f", {'true' if call.inside else 'false'}, &{context.variable(call.bias)}"
     text = f"loma::{function}({operands}, {{{dims}}}, {{{order}}}, {geometry}{inside})"
     if call.assign and not result.cuts:
         writer.line(f"{context.variable(result.tensor)} = {text};")

@@ -228,6 +228,47 @@ def test_float32_and_any_strides(program: Program, case: Case) -> None:
     close(y.double(), case.reference(x, k), 1e-5)
 
 
+BIASED = """
+def grouped(x : In[Tensor[N, G, C, H]], k : In[Tensor[G, D, C, P]], bias : In[Tensor[G, D]]
+            ) -> Tensor[N, G, D, H - P + 1]:
+    y : Tensor[N, G, D, H - P + 1]
+    y[n, g, d, h] = bias[g, d]
+    y[n, g, d, h] += x[n, g, c, h + p] * k[g, d, c, p]
+    return y
+
+
+def padded(x : In[Tensor[N, C, H]], k : In[Tensor[D, C, 3]], bias : In[Tensor[D]]
+           ) -> Tensor[D, N, H]:
+    y : Tensor[D, N, H]
+    y[d, n, h] = bias[d]
+    y[d, n, h] += x[n, c, h + p - 1] * k[d, c, p] if 0 <= h + p - 1 < H else 0.0
+    return y
+"""
+
+
+@pytest.mark.parametrize(("h", "p", "c"), [(9, 3, 2), (9, 8, 1), (1, 1, 3), (5, 2, 0)])
+def test_a_bias_is_added_by_the_call(h: int, p: int, c: int, tmp_path: Path) -> None:
+    """Also where a call's weights are the smaller one, and beside what is not finite."""
+    module = loma.compile(BIASED)
+    text = _text(BIASED, tmp_path)
+    assert text.count("false, &bias)") == text.count("true, &bias)") > 0
+    x, k, b = torch.randn(2, 3, c, h), torch.randn(3, 4, c, p), torch.randn(3, 4)
+    x, k, b = args = tuple(part.double().requires_grad_() for part in (x, k, b))
+    y = F.conv1d(x.flatten(1, 2), k.flatten(0, 1), b.flatten(), groups=3) if c else None
+    wanted = b[:, :, None].expand(2, 3, 4, h - p + 1) if y is None else y.view(2, 3, 4, -1)
+    found = module.grouped(*args)
+    close(found, wanted)
+    weight = torch.randn_like(found)
+    for part, other in zip(*(torch.autograd.grad(z, args, weight, allow_unused=True) for z in
+                             (found, wanted)), strict=True):  # fmt: skip
+        close(part, torch.zeros_like(part) if other is None else other)
+    if c:
+        images, weights = x[:, 0], torch.randn(4, c, 3).double()
+        bias = torch.tensor([1.0, float("nan"), float("inf"), 2.0]).double()
+        own = F.conv1d(images, weights, bias, padding=1).transpose(0, 1)
+        torch.testing.assert_close(module.padded(images, weights, bias), own, equal_nan=True)
+
+
 def _text(source: str, folder: Path) -> str:
     """The C++ of a program and its derivatives."""
     file = folder / "program.loma"

@@ -277,7 +277,12 @@ class _Host:
             self.part(part) if part.tensor.name in self.env else None
             for part in (node.image, node.first, node.second)
         ]
-        operands[0 if node.spreads else 1] = np.zeros([self.whole(dim) for dim in node.shape])
+        start = np.zeros([self.whole(dim) for dim in node.shape])
+        if node.bias is not None:
+            axes = [node.first.order[k] for k in (0, 2) if node.first.order[k] >= 0]
+            own = self.env[node.bias.name].transpose(np.argsort(axes))
+            start += own.reshape([n if k in axes else 1 for k, n in enumerate(start.shape)])
+        operands[0 if node.spreads else 1] = start
         shifts = [self.whole(meeting.shift) for meeting in node.spatial]
         found = convolve(node, operands, shifts)
         if not node.result.cuts:

@@ -136,15 +136,22 @@ at::Tensor cut(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t cou
 }
 
 at::Tensor correlate(const Arranged& image, const Arranged& other, at::IntArrayRef sizes,
-                     const Order& order, Geometry geometry, bool inside) {
+                     const Order& order, Geometry geometry, bool inside, const at::Tensor* bias) {
   at::Tensor x = view(image), w = view(other);
   auto& [step, tap, shift] = geometry;
   std::array<int64_t, 2> out;
   for (size_t d = 0; d < 2; ++d) {
     out[d] = order[3 + d] < 0 ? 1 : sizes[order[3 + d]];
   }
+  const auto with_bias = [&](at::Tensor made) {
+    const int64_t groups_ = order[0] < 0 ? 1 : sizes[order[0]];
+    if (bias != nullptr) {
+      view({made, order}).add_(bias->reshape({groups_, 1, sizes[order[2]], 1, 1}));
+    }
+    return made;
+  };
   if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end() || x.numel() == 0 || w.numel() == 0) {
-    return zeros(sizes, x.options());
+    return with_bias(zeros(sizes, x.options()));
   }
   w = flipped(w, mirrored(tap, {w.size(3), w.size(4)}, shift));
   const auto turned = mirrored(step, out, shift);
@@ -173,15 +180,20 @@ at::Tensor correlate(const Arranged& image, const Arranged& other, at::IntArrayR
     const bool counts = !inside || is_finite(found);
     return restored(flipped(counts ? found : inside_of(whole, w, out, geometry), turned), order);
   };
+  if (!exchanged && !inside && bias != nullptr) {  // the library adds it to what is in registers
+    const at::Tensor found = conv2d(images_of(x), weights_of(w), bias->flatten().contiguous(), step,
+                                    padding, tap, groups);
+    return finished(of_images(found, groups));
+  }
   if (!exchanged) {
     const at::Tensor found =
         conv2d(images_of(x), weights_of(w), std::nullopt, step, padding, tap, groups);
-    return finished(of_images(found, groups));
+    return with_bias(finished(of_images(found, groups)));
   }
   const at::Tensor images = images_of(x.transpose(1, 2)), g = images_of(w.transpose(1, 2));
   const std::array<int64_t, 4> shape{g.size(1), x.size(1), out[0], out[1]};
   const at::Tensor found = conv2d_weight(g, images, shape, tap, padding, step, groups);
-  return finished(of_weights(found, groups).transpose(1, 2));
+  return with_bias(finished(of_weights(found, groups).transpose(1, 2)));
 }
 
 namespace {

@@ -32,9 +32,11 @@ struct Arranged {
 at::Tensor cut(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t count,
                bool padded = false);
 
-// New, dense memory of these sizes, whose dimensions lie as `order` says.
+// New, dense memory of these sizes, whose dimensions lie as `order` says. The bias, of groups, if there
+// are any, and filters, is added to all of it.
 at::Tensor correlate(const Arranged& image, const Arranged& other, at::IntArrayRef sizes,
-                     const Order& order, Geometry geometry, bool inside = false);
+                     const Order& order, Geometry geometry, bool inside = false,
+                     const at::Tensor* bias = nullptr);
 
 void spread(const Arranged& image, const Arranged& g, const Arranged& other, Geometry geometry);
 // The same into zeros: new, dense memory.

@@ -15,8 +15,12 @@ Tensor cut(const Tensor& tensor, int64_t dim, int64_t start, int64_t count, bool
   return loma::cut(tensor, dim, start, count, padded);
 }
 Tensor correlate(const Arranged& image, const Arranged& other, Sizes sizes, const Order& order,
-                 Geometry geometry, bool inside) {
-  return loma::correlate(aten(image), aten(other), sizes, order, geometry, inside);
+                 Geometry geometry, bool inside, const Tensor* bias) {
+  if (bias == nullptr) {
+    return loma::correlate(aten(image), aten(other), sizes, order, geometry, inside);
+  }
+  const at::Tensor& added = *bias;
+  return loma::correlate(aten(image), aten(other), sizes, order, geometry, inside, &added);
 }
 void spread(const Arranged& image, const Arranged& g, const Arranged& other, Geometry geometry) {
   loma::spread(aten(image), aten(g), aten(other), geometry);

@@ -131,7 +131,7 @@ struct Arranged {
 
 Tensor cut(const Tensor& tensor, int64_t dim, int64_t start, int64_t count, bool padded = false);
 Tensor correlate(const Arranged& image, const Arranged& other, Sizes sizes, const Order& order,
-                 Geometry geometry, bool inside = false);
+                 Geometry geometry, bool inside = false, const Tensor* bias = nullptr);
 void spread(const Arranged& image, const Arranged& g, const Arranged& other, Geometry geometry);
 Tensor spread_out(const Arranged& g, const Arranged& other, Sizes sizes, const Order& order,
                   Geometry geometry);
