@@ -24,6 +24,7 @@ from loma.core.ir import (
 from loma.core.sizes import size_variables
 from loma.core.walk import certain_reads, children, map_blocks, map_children, walk
 
+_SHORT = 3  # nodes
 _LARGEST = 200  # nodes of a choice
 
 Extents = Mapping[str, Expr]
@@ -56,8 +57,11 @@ def with_eager_choices(function: Function) -> Function:
         return one_by_one(new, extents, known) if eager else new
 
     def one_by_one(choice: Select, extents: Extents, known: AbstractSet[Expr]) -> Select:
-        """A choice by several conditions as choices by one of them each, where all may be asked."""
+        """A choice by several conditions as choices by one of them each, where all may be asked,
+        and what would stand twice is short."""
         match choice.cond:
+            case Binary("or") if sum(1 for _ in walk(choice.then)) > _SHORT:
+                return choice
             case Binary("and" | "or" as op, left, right) if is_there(right, extents, known):
                 inner = one_by_one(replace(choice, cond=right), extents, known)
                 then, other = (inner, choice.other) if op == "and" else (choice.then, inner)

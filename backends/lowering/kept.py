@@ -15,7 +15,7 @@ from functools import reduce
 from loma import config
 from loma.backends.lowering.frames import may_throw
 from loma.backends.lowering.nest import Bounds, Keeper, Nest
-from loma.backends.schedule.access import ZERO, Access, Loop, score
+from loma.backends.schedule.access import IN_ORDER, ZERO, Access, Loop, score
 from loma.backends.schedule.ir import If, Let, Node, Part, Store
 from loma.backends.schedule.marks import mark_of
 from loma.core import builder as b, sizes
@@ -59,7 +59,7 @@ def score_of(nest: Nest, loops: Sequence[Loop], row: Loop, found: Sequence[Acces
     kept = [a for a in found if other is not None and other.name not in a.coefficients]
     kept = [a for a in kept if other is not None and not a.is_loose_in(other.name)]
     found = [a for a in found if a not in kept]
-    return len(kept) + score(row.name, found) + (other is not None)
+    return IN_ORDER * len(kept) + score(row.name, found) + IN_ORDER * (other is not None)
 
 
 def rows(

@@ -241,11 +241,19 @@ def _mergeable(outer: Loop, inner: Loop, accesses: list[Access], keep: set[str])
     return True
 
 
+IN_ORDER = 4
+_NEAR = (2, 3, 4)
+
+
 def score(axis: str, accesses: Sequence[Access]) -> int:
-    """How many accesses a loop over the axis reads in order or not at all."""
-    return sum(
-        not access.is_loose_in(axis) and sizes.constant(access.coefficient(axis)) in (0, 1)
+    """How good a loop over the axis is for accesses: one that it reads in order, or not at all,
+    counts most, and nearly as much one of which several elements come with each line of memory."""
+    steps = (
+        None if access.is_loose_in(axis) else sizes.constant(access.coefficient(axis))
         for access in accesses
+    )
+    return sum(
+        IN_ORDER if step in (0, 1) else IN_ORDER - 1 if step in _NEAR else 0 for step in steps
     )
 
 

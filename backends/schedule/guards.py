@@ -24,11 +24,15 @@ def marked(root: Expr, axes: tuple[Axis, ...], context: FunctionContext) -> Expr
     """An index statement's value or target with its subscripts marked; ``axes`` are the
     statement's."""
     shared = context.kernel.indices if context.kernel is not None else frozenset()
+    count = None if context.kernel is None else context.kernel.count
     runs_over = {axis.name for axis in axes} | shared
 
     def mark(subscript: Expr, dim: Expr, guards: tuple[Expr, ...], scope: tuple[Axis, ...]) -> Expr:
-        if isinstance(subscript, Var) and subscript.name in runs_over:
-            return subscript
+        if isinstance(subscript, Var):
+            # A sum over a block of the kernel's rows goes over parts of tensors with as many.
+            rows = {axis.name for axis in scope if count is not None and axis.extent == count}
+            if subscript.name in runs_over | rows:
+                return subscript
         extents = context.extents(scope)
         if stays_inside(subscript, dim, extents, context.is_size):
             return subscript
