@@ -126,10 +126,25 @@ LOMA_INLINE inline void fill(Lanes<number> (&sums)[many][vectors], Count<vectors
   each<many>([&](int k) LOMA_INLINE { fill<number>(sums[k], all, initial); });
 }
 
+// How many lanes exist, as a number that the compiler does not know unless all do: of a load under a
+// mask that is constant GCC 12 makes one of the whole vector, and a choice behind it, which reads
+// behind the tensor's end.
+template <int all, typename Existing>
+LOMA_INLINE inline auto hidden(Existing count) {
+  if constexpr (std::is_same_v<Existing, Count<all>>) {
+    return count;
+  } else {
+    int number = count;
+    __asm__("" : "+r"(number));
+    return number;
+  }
+}
+
 // sums[lane] = value(lane, start + lane, sums[lane]) for the lanes that exist.
 template <typename number, int vectors, typename Sums, typename Existing, typename Value>
 LOMA_INLINE inline void update(Sums& sums, Count<vectors>, int64_t start, Existing count,
                                Value&& value) {
+  const auto existing = hidden<vectors * kLanes<number>>(count);
   each<vectors>([&](auto v) LOMA_INLINE {
     constexpr int lanes = kLanes<number>;
     const Lanes<number> old = sums[v];
@@ -137,7 +152,7 @@ LOMA_INLINE inline void update(Sums& sums, Count<vectors>, int64_t start, Existi
 #pragma omp simd
     for (int lane = 0; lane < lanes; ++lane) {
       const int place = v * lanes + lane;
-      next[lane] = place < count ? value(place, start + place, old[lane]) : old[lane];
+      next[lane] = place < existing ? value(place, start + place, old[lane]) : old[lane];
     }
     sums[v] = next;
   });
@@ -150,13 +165,14 @@ template <typename number, bool adds, int vectors, typename Sums, typename Exist
 LOMA_INLINE inline void update_apart(Sums& sums, Count<vectors>, int64_t start, Existing count,
                                      Value&& value) {
   constexpr int lanes = kLanes<number>, all = vectors * lanes;
+  const auto existing = hidden<all>(count);
   alignas(64) number terms[all];
   if constexpr (!std::is_same_v<Existing, Count<all>>) {
     adds ? std::memset(terms, 0, sizeof(terms)) : std::memcpy(terms, &sums[0], sizeof(terms));
   }
 #pragma omp simd
   for (int place = 0; place < all; ++place) {
-    if (place < count) terms[place] = value(place, start + place, number(0));
+    if (place < existing) terms[place] = value(place, start + place, number(0));
   }
   each<vectors>([&](auto v) LOMA_INLINE {
     Lanes<number> found;
