@@ -93,15 +93,19 @@ def _division(op: str, left: Expr, right: Expr) -> Polynomial:
         divisor = bottom[()]
         if divisor == 1:
             return top if op == "//" else {}
-        if divisor > 0 and all(c % divisor == 0 for c in top.values()):
-            return {m: c // divisor for m, c in top.items()} if op == "//" else {}
+        rest = top.get((), 0)
+        if divisor > 0 and all(c % divisor == 0 for m, c in top.items() if m):
+            quotient = {m: c // divisor for m, c in top.items()}
+            return _without_zeros(quotient if op == "//" else {(): rest % divisor})
         if not top or set(top) == {()}:
-            value = top.get((), 0)
-            result = value // divisor if op == "//" else value % divisor
-            return {(): result} if result else {}
+            return _without_zeros({(): rest // divisor if op == "//" else rest % divisor})
     assert op in ("//", "%")
     atom = Binary("//" if op == "//" else "%", from_polynomial(top), from_polynomial(bottom), INT)
     return {(atom,): 1}
+
+
+def _without_zeros(poly: Polynomial) -> Polynomial:
+    return {monomial: c for monomial, c in poly.items() if c}
 
 
 def from_polynomial(poly: Polynomial) -> Expr:
