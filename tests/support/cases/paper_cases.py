@@ -142,6 +142,27 @@ def _warped(x: Tensor, flow: Tensor) -> Tensor:
     return y
 
 
+def _factors(a: Tensor) -> tuple[Tensor, Tensor]:
+    m = a @ a.T + 2 * torch.eye(len(a), dtype=a.dtype)
+    lower: Tensor = torch.linalg.cholesky(m)
+    left = lower / lower.diagonal()
+    right = left.new_zeros(()) + lower.T * lower.diagonal()[:, None]
+    m = left.tril(-1) + right.triu()
+    for k in range(len(a)):
+        column = torch.cat([m[: k + 1, 0], 2 * m[k:-1, 0]])
+        m = torch.cat([column[:, None], m[:, 1:]], 1)
+    return lower, m
+
+
+def _haar(x: Tensor) -> Tensor:
+    done: list[Tensor] = []
+    while (h := x.shape[1] // 2) > 0:
+        done = [x[:, 2 * h :], *done]
+        even, odd = x[:, : 2 * h : 2], x[:, 1 : 2 * h : 2]
+        x, done = (even + odd) / 2**0.5, [(even - odd) / 2**0.5, *done]
+    return torch.cat([x, *done], 1)
+
+
 PAPERS = [
     Case("lstm", """
 def lstm(x : In[Tensor[T, D]], W : In[Tensor[4, H, D]], U : In[Tensor[4, H, H]],
@@ -339,4 +360,32 @@ def warped(x : In[Tensor[C, H, W]], flow : In[Tensor[2, H, W]]) -> Tensor[C, H, 
                 y[c, h, w] += (u - a) * (v - b) * pixel(x, c, a + 1, b + 1)
     return y
 """, _warped, ((2, 3, 4), (2, 3, 4))),
+    Case("factors", """
+def factors(A : In[Tensor[N, N]]) -> tuple[Tensor[N, N], Tensor[N, N]]:
+    M = A @ transpose(A, 0, 1)
+    for k in range(N):
+        M[k, k] += 2.0
+    L : Tensor[N, N]
+    for k in range(N):
+        L[k, k] = sqrt(M[k, k] - sum(L[k, j] ** 2 for j in range(k)))
+        L[k + 1:, k] = (M[k + 1:, k] - L[k + 1:, :k] @ L[k, :k]) / L[k, k]
+    for k in range(N):
+        M[k + 1:, k] /= max(M[k, k], 0.1, -1.0)
+        M[k + 1:, k + 1:] -= M[k + 1:, k:k + 1] * M[k:k + 1, k + 1:]
+    for k in range(N):
+        M[k + 1:, 0] = 2.0 * M[k:N - 1, 0]  # all of them as they were
+    return L, M
+""", _factors, ((3, 3),)),
+    Case("haar", """
+def haar(x : In[Tensor[B, N]]) -> Tensor[B, N]:
+    y = x
+    n : int = N
+    while (n > 1, max_iter := 60):
+        h : int = n // 2
+        old = y
+        y[:, :h] = (old[:, 0:2 * h:2] + old[:, 1:2 * h:2]) / sqrt(2.0)
+        y[:, h:2 * h] = (old[:, 0:2 * h:2] - old[:, 1:2 * h:2]) / sqrt(2.0)
+        n = h
+    return y
+""", _haar, ((2, 7),)),
 ]  # fmt: skip
