@@ -149,7 +149,7 @@ ERRORS: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "d_shifted": (
         (torch.ones(4, dtype=D), 2, 1.0),
-        "shifted: line 18, backward: subscript 'i + s' of 'x' runs from 4 to 4, outside dimension "
+        "shifted: line 18, backward: subscript 'i + s' of 'x' runs from 2 to 4, outside dimension "
         f"0 of size 4{PADDING}",
     ),
     "operators": ((X, torch.ones(4, dtype=D)), f"operators: line 21: in 'exp(z) * x': {SIZES}"),

@@ -368,6 +368,20 @@ def test_no_rows() -> None:
     for shape in ((0, 3), (3, 0), (1, 1)):
         point = Point("rows", text, "f", (torch.ones(shape, dtype=torch.float64),))
         compare(point, Changed(text, verified(passes.optimise)))
+    # without a round nothing is looked at, not even one place for all
+    text = with_derivative(
+        program(
+            "x : In[Tensor[N]], m : In[int]",
+            "N",
+            """
+for k in range(m):
+    y[m - 1] += x[k]
+""",
+        )
+    )
+    for rounds in (0, 2):
+        point = Point("place", text, "f", (torch.ones(3, dtype=torch.float64), rounds))
+        compare(point, Changed(text, verified(passes.optimise)))
 
 
 def test_a_call_in_a_branch_keeps_its_sizes_to_itself() -> None:

@@ -332,16 +332,23 @@ class _Loops:
 
     def _needs_some(self, stmt: Stmt, around: tuple[Axis, ...], loop: For) -> bool:
         """Whether a statement may fail where a range that the counter tells is empty: places are
-        checked for the longest one, but for ranges that data say."""
+        checked for the longest one, but for ranges that data say. What a loop adds to one place is
+        a sum, which writes there without a round, too."""
+        is_size = self._sizes.__contains__
         inner = [*around, *(stmt.axes if isinstance(stmt, IndexAssign) else ())]
         inner += [a for n in nodes((stmt,)) if isinstance(n, Reduce) for a in n.axes]
         told = [axis.extent for axis in inner if loop.counter in free_variables(axis.extent)]
-        if all(map(reads_elements, told)):
-            return False  # without a round an index statement looks at no place
         counters = (*self._around, Axis(loop.counter, loop.extent), *inner)
         extents = {axis.name: axis.extent for axis in counters}
+        match stmt:
+            case IndexAssign(Index() as target) if loop.counter not in free_variables(target):
+                some = sizes.is_nonnegative(loop.extent, is_size)
+                if not some and not exists(target, extents, is_size):
+                    return True
+        if all(map(reads_elements, told)):
+            return False  # without a round an index statement looks at no place
         places = [place for expr in expressions(stmt) for place in needed_places(expr)]
-        return any(not exists(place, extents, self._sizes.__contains__) for place in places)
+        return any(not exists(place, extents, is_size) for place in places)
 
     def _sums(self, stmt: Stmt, loop: For) -> bool:
         """Whether a statement only adds to a number, as do all in the loop that look at it."""
