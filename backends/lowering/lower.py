@@ -602,6 +602,7 @@ class Lowering:
             1 if any(map(_are_whole_panels, panels.body)) else machine.panel_least,
             pieces, context.end_panels(), body,
             not machine.teams and panels.writes <= {name for name, _ in panels.views}, question,
+            sum(count in sizes.dims_of(var) for var in _held(panels, False)),
         )  # fmt: skip
         return [*nodes, stream]
 
@@ -800,13 +801,15 @@ def _are_whole_panels(step: Step) -> bool:
     return isinstance(step, Panels) and step.until is None
 
 
-def _held(panels: Panels) -> Iterator[Var]:
-    """What lives in a panel, also in kernels; in panels inside of it, as if they were one."""
+def _held(panels: Panels, inside: bool = True) -> Iterator[Var]:
+    """What lives in a panel, also in kernels; in panels ``inside`` of it, as if they were one,
+    behind the rest."""
     yield from panels.temporaries
     for step in panels.body:
         if isinstance(step, Kernel) and step.count is None:
             yield from step.private
-        elif isinstance(step, Panels):
+    for step in panels.body:
+        if inside and isinstance(step, Panels):
             whole = {step.count.name: step.axis.extent}
             for var in _held(step):
                 assert isinstance(var.type, TensorType)

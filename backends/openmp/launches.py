@@ -204,7 +204,8 @@ def write_stream(owner: HostWriter, stream: Stream) -> None:
             _write_question(owner, stream.question, c.Binary("<", c.Token(size), extent))
         owner.nodes(stream.before)
         run = "loma::panels_apart" if stream.apart else "loma::panels"
-        shared = (bytes_, cache) if stream.apart else ()
+        own = bytes_of(context, stream.bytes[: stream.own])
+        shared = (own, cache) if stream.apart else ()
         name = range_name(owner, panels.source)
         given = c.list_text((name, extent, c.Token(size), *shared))
         head = f"{run}({given}, [&](int64_t {first}, int64_t {count})"

@@ -419,7 +419,8 @@ class Stream:
 
     They run one after the other, with parallel loops inside; or, where they are ``apart``, each
     writing parts of its own, and at least as many as threads, which hold no more at once than about
-    what the cache does, in parallel, each on one thread.
+    what the cache does, in parallel, each on one thread. What panels inside of them hold, all but
+    the first ``own`` of the bytes, is about a cache of each thread however many they are.
 
     Panels of rows that may leave out columns ask a ``question`` before, and have no more than a
     quarter of all rows; the one panel of columns in each of them (``panels.until``) neither counts
@@ -435,6 +436,7 @@ class Stream:
     body: tuple[HostNode, ...]
     apart: bool = False
     question: Question | None = None
+    own: int = 0
 
     @property
     def of_any_size(self) -> bool:
