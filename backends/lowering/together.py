@@ -209,14 +209,15 @@ def _ranges(stmt: Stmt, name: str) -> list[tuple[Expr, Expr]]:
     each dimension; none where they do not follow each other."""
     if not isinstance(stmt, IndexAssign) or not isinstance(stmt.target, Index):
         return []
-    extents = {axis.name: axis.extent for axis in stmt.axes}
+    if name in free_variables(stmt.value):
+        return []
     found: list[tuple[Expr, Expr]] = []
-    for place in stmt.target.subscripts if name not in free_variables(stmt.value) else ():
-        form = sizes.affine(place, stmt.axes)
-        if form is None or any(step != ONE for step in form[0].values()) or len(form[0]) > 1:
+    for place in stmt.target.subscripts:
+        form = sizes.one_by_one(place, stmt.axes)
+        if form is None:
             return []
-        extent = next((extents[axis] for axis in form[0]), ONE)
-        found.append((form[1], Binary("+", form[1], extent, INT)))
+        axis, begin = form
+        found.append((begin, Binary("+", begin, ONE if axis is None else axis.extent, INT)))
     return found
 
 

@@ -248,6 +248,15 @@ def affine(expr: Expr, axes: tuple[Axis, ...]) -> tuple[dict[str, Expr], Expr] |
     return {str(name): from_polynomial(poly) for name, poly in parts.items()}, rest_expr
 
 
+def one_by_one(expr: Expr, axes: tuple[Axis, ...]) -> tuple[Axis | None, Expr] | None:
+    """The axis whose values ``expr`` has, one after the other, and what it begins with: no axis for
+    a number; None for what goes on otherwise."""
+    form = affine(expr, axes)
+    if form is None or len(form[0]) > 1 or any(step != IntConst(1) for step in form[0].values()):
+        return None
+    return next((axis for axis in axes if axis.name in form[0]), None), form[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Binding:
     """Where a call reads a size variable: a dimension that is ``scale * variable + offset``."""

@@ -196,23 +196,17 @@ def _plain(stmt: Stmt) -> _Addition | None:
     calls and without looking at the tensor."""
     match stmt:
         case IndexAssign(Index(Var() as tensor, subscripts), "=" | "+=", value):
-            forms = [sizes.affine(subscript, stmt.axes) for subscript in subscripts]
-            own = {axis.name: axis for axis in stmt.axes}
-            axes, begins, moving = list[Axis](), list[Expr](), list[bool]()
-            for slopes, begin in (form for form in forms if form is not None):
-                if len(slopes) > 1 or any(slope != ONE for slope in slopes.values()):
-                    return None
-                axes += (own[name] for name in slopes)
-                moving.append(bool(slopes))
-                begins.append(begin)
+            forms = [sizes.one_by_one(subscript, stmt.axes) for subscript in subscripts]
+            known = [form for form in forms if form is not None]
+            axes = tuple(axis for axis, _ in known if axis is not None)
             plain = (
-                len(set(axes)) == len(axes) == len(stmt.axes)
-                and len(begins) == len(subscripts)
+                len(known) == len(forms)
+                and len(set(axes)) == len(axes) == len(stmt.axes)
                 and tensor.name not in free_variables(value)
                 and not any(isinstance(node, Reduce | Call | Op) for node in walk(value))
             )
-            found = tuple(axes), tuple(moving), tuple(begins)
-            return _Addition(stmt, tensor, *found) if plain else None
+            moving, begins = (axis is not None for axis, _ in known), (begin for _, begin in known)
+            return _Addition(stmt, tensor, axes, tuple(moving), tuple(begins)) if plain else None
         case _:
             return None
 

@@ -250,8 +250,6 @@ class Search:
     def _compile_more(self, pool: Executor, best: _Candidate, end: float) -> bool:
         """Starts the next candidates, whose code is new, unless that takes too long; whether any
         are being compiled."""
-        if self._compiling and not self._maker.is_apart:
-            return True
         for taken in self._candidates(best):
             if len(self._compiling) >= self._at_once or self._gone() + self._slowest >= end:
                 break

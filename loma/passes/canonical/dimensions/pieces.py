@@ -19,7 +19,7 @@ from loma.arithmetic.integers import COMPARISONS
 from loma.core import builder as b, sizes
 from loma.core.axes import index_statement
 from loma.core.bounds import facts, is_never_negative, last_places
-from loma.core.effects import written
+from loma.core.effects import declared, written
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Op,
     Reduce, Return, Select, Stmt, TensorType, Var, replace,
@@ -63,8 +63,8 @@ class _Cut:
 class _Pieces:
     def __init__(self, function: Function, temporaries: bool) -> None:
         self._function = function
-        declared = {s.target.name for s in statements(function.body) if isinstance(s, Declare)}
-        self._local = set[str]() if temporaries else declared - _returned(function)
+        own = declared(function.body) - _returned(function)
+        self._local = set[str]() if temporaries else own
         self._names = Names(names_of(function))
         self._is_size: IsSize = frozenset(sizes.size_variables(function)).__contains__
         self._joined: dict[str, _Joined] = {}
