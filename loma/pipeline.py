@@ -581,7 +581,8 @@ def _gpu_text(stage: Optimised, kind: str, function: str | None) -> str:
             raise ValueError(
                 "a @simd function is one kernel, whose loops are its own: look at the stage source"
             )
-        return _loops_text(_on_gpu(stage.module), kind, function, registry.CUDA)
+        module = _on_gpu(_reachable(stage.module, tuple(tensors)))
+        return _loops_text(module, kind, function, registry.CUDA)
     texts = []
     if tensors:
         module = generated(stage)

@@ -119,7 +119,7 @@ def test_trees(name: str) -> None:
     assert all(run_program(_text(name), name, tries=3, device=registry.CUDA).values())
 
 
-@pytest.mark.parametrize(("name", "shape"), diagonals(2, CASES, SHAPES), ids=str)
+@pytest.mark.parametrize(("name", "shape"), diagonals(4, CASES, SHAPES), ids=str)
 def test_rows(module: Any, name: str, shape: tuple[int, int]) -> None:
     generator = torch.Generator().manual_seed(shape[1])
     x = torch.randn(shape, dtype=torch.float64, generator=generator)
