@@ -68,14 +68,15 @@ class Evolution(search.Search):
 
     dice = random.Random(0)
 
-    def _candidates(self, best: search._Candidate) -> Iterator[Taken]:
+    def _candidates(self, best: search._Candidate) -> Iterator[tuple[Taken, None]]:
         measured = sorted(self.trials, key=lambda trial: trial.ratio)
         parents = [{}, *(trial.taken for trial in measured[: (len(measured) + 1) // 2])]
         for _ in range(1000):  # most are known after a while
             one, other = self.dice.choice(parents), self.dice.choice(parents)
             names = sorted({*one, *other})
             child = {n: (one if self.dice.random() < 0.5 else other).get(n) for n in names}
-            yield self._changed({n: o for n, o in child.items() if o is not None}, best.choices)
+            own = {n: o for n, o in child.items() if o is not None}
+            yield self._changed(own, best.choices), None
 
     def _changed(self, taken: Taken, choices: Mapping[str, Choice]) -> Taken:
         name = self.dice.choice(sorted(choices))

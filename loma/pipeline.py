@@ -581,8 +581,8 @@ def _gpu_text(stage: Optimised, kind: str, function: str | None) -> str:
             raise ValueError(
                 "a @simd function is one kernel, whose loops are its own: look at the stage source"
             )
-        module = _on_gpu(_reachable(stage.module, tuple(tensors)))
-        return _loops_text(module, kind, function, registry.CUDA)
+        own = _on_gpu(_reachable(stage.module, tuple(tensors)))
+        return _loops_text(own, kind, function, registry.CUDA)
     texts = []
     if tensors:
         module = generated(stage)

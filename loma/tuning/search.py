@@ -1,8 +1,9 @@
 """A search among the ways that lowering could go: candidates, their order, and what decides.
 
-A candidate is what it takes other than the usual ways. The search goes from the best one so far to
-those that differ from it in one choice, first to where a :class:`Model` expects most. When all of
-them are known, it goes on from the next best one: two changes may only be faster together.
+A candidate is what it takes other than the usual ways. The search goes from those that are known
+to those that differ from one of them in one choice, first to where a :class:`Model` hopes for most:
+mostly from the best one, and where its own changes bring little from the next best ones, for two
+changes may only be faster together.
 Measurement decides: a candidate is called in turn with the best one, given up when it is clearly
 slower, and takes the best one's place when it is faster, also beside the usual one, and that once
 more, and later, when others have been measured. In the end the best has to be faster than the usual
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import (
     ALL_COMPLETED, FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait,
@@ -30,9 +32,8 @@ Call: TypeAlias = Callable[[], object]
 
 ADOPTED = 0.97  # the part of the usual time that a winner may take at most
 _BETTER = 0.99  # that of the best time so far
-_GONE_ON_FROM = (
-    1.2  # the part of the best time that a candidate may take whose neighbours are tried
-)
+_GONE_ON_FROM = 1.2  # times the best time is the most of a candidate whose neighbours are tried
+_AT_ONCE = 16  # candidates whose neighbours are compared
 _GIVEN_UP = {0: 2.0, 1: 1.3, 3: 1.1, 5: 1.05}  # after which round a candidate above that is left
 _ROUNDS, _BESIDE_USUAL = 9, 5
 _CALLS = 3  # of a sample, at least
@@ -99,22 +100,27 @@ class Model:
 
     Before anything is known, what a rewrite lists first is expected to bring most, in proportion to
     the work that it is about; what was measured takes the place of that, for choices of the same
-    kind wherever they come up.
+    kind wherever they come up. What is uncertain may bring more than is expected: the less often an
+    option was tried where it is, the more, as in the bandits of Auer et al., "Finite-time analysis
+    of the multiarmed bandit problem", 2002.
     """
 
-    _PRIOR = -0.05
+    _PRIOR, _UNCERTAIN = -0.05, -0.1
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, Option], list[float]] = {}
+        self._tried: Counter[tuple[str, Option]] = Counter()
 
-    def learn(self, kind: str, option: Option, share: float, ratio: float) -> None:
+    def learn(self, name: str, kind: str, option: Option, share: float, ratio: float) -> None:
         """``share``: the part of the work that the choice was about."""
         effect = math.log(min(max(ratio, 0.1), 10.0)) / max(share, 0.1)
         self._seen.setdefault((kind, option), []).append(effect)
+        self._tried[name, option] += 1
 
-    def expected(self, kind: str, option: Option, rank: int, share: float) -> float:
+    def hoped(self, name: str, kind: str, option: Option, rank: int, share: float) -> float:
         seen = self._seen.get((kind, option), [])
-        return share * (self._PRIOR / rank + sum(seen)) / (1 + len(seen))
+        expected = (self._PRIOR / rank + sum(seen)) / (1 + len(seen))
+        return share * (expected + self._UNCERTAIN / math.sqrt(1 + self._tried[name, option]))
 
 
 def shares(choices: Mapping[str, Choice]) -> dict[str, float]:
@@ -123,17 +129,28 @@ def shares(choices: Mapping[str, Choice]) -> dict[str, float]:
     return {name: min(1.0, c.work / most) for name, c in choices.items()}
 
 
-def neighbours(taken: Taken, choices: Mapping[str, Choice], model: Model) -> list[Taken]:
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """What differs from a candidate in the choice ``name``. ``hoped``: see :class:`Model`."""
+
+    taken: Taken
+    name: str
+    option: Option
+    hoped: float
+
+
+def neighbours(taken: Taken, choices: Mapping[str, Choice], model: Model) -> list[Neighbour]:
     """What differs from a candidate in one choice, the most promising first."""
     part = shares(choices)
-    found: list[tuple[float, Taken]] = []
+    found = []
     for name, choice in choices.items():
         current = taken.get(name, choice.options[0])
+        others = {n: o for n, o in taken.items() if n != name}
         for rank, option in enumerate((o for o in choice.options if o != current), 1):
-            others = {n: o for n, o in taken.items() if n != name}
             new = others if option == choice.options[0] else {**others, name: option}
-            found.append((model.expected(choice.kind, option, rank, part[name]), new))
-    return [new for _, new in sorted(found, key=lambda pair: pair[0])]
+            hoped = model.hoped(name, choice.kind, option, rank, part[name])
+            found.append(Neighbour(new, name, option, hoped))
+    return sorted(found, key=lambda neighbour: neighbour.hoped)
 
 
 # ------------------------------------------------------------------------------------ the search
@@ -146,14 +163,16 @@ class _Candidate:
     call: Call
     ratio: float = 1.0
     is_settled: bool = False  # measured once more, after others
+    is_left: bool = False  # all that differs from it in one choice has been tried
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A candidate that is being compiled."""
+    """A candidate that is being compiled. ``origin``: one that it is a neighbour of."""
 
     taken: Taken
     lowered: Lowered
+    origin: tuple[_Candidate, Neighbour] | None
 
 
 def fastest(call: Call, repeats: int, clock: Callable[[], float] = time.perf_counter) -> float:
@@ -242,7 +261,9 @@ class Search:
         self._tried.add(frozenset())
         self._texts.add(lowered.text)
         call()
-        return _Candidate({}, lowered.choices, call)
+        usual = _Candidate({}, lowered.choices, call)
+        self._known.append(usual)
+        return usual
 
     def _gone(self) -> float:
         return self._clock() - self._begin
@@ -250,7 +271,7 @@ class Search:
     def _compile_more(self, pool: Executor, best: _Candidate, end: float) -> bool:
         """Starts the next candidates, whose code is new, unless that takes too long; whether any
         are being compiled."""
-        for taken in self._candidates(best):
+        for taken, origin in self._candidates(best):
             if len(self._compiling) >= self._at_once or self._gone() + self._slowest >= end:
                 break
             key = frozenset(taken.items())
@@ -260,7 +281,7 @@ class Search:
             lowered = self._maker.lower(taken)
             if lowered is not None and lowered.text not in self._texts:
                 self._texts.add(lowered.text)
-                self._compiling[pool.submit(self._compile, taken)] = _Begun(taken, lowered)
+                self._compiling[pool.submit(self._compile, taken)] = _Begun(taken, lowered, origin)
         return bool(self._compiling)
 
     def _compiled(self) -> list[_Begun]:
@@ -279,13 +300,26 @@ class Search:
         self._maker.compile(taken)
         return self._clock() - start
 
-    def _candidates(self, best: _Candidate) -> Iterator[Taken]:
-        yield from self._starts
-        yield from neighbours(best.taken, best.choices, self._model)
-        for other in sorted(self._known, key=lambda candidate: candidate.ratio):
-            if other.ratio > _GONE_ON_FROM * best.ratio:
-                break
-            yield from neighbours(other.taken, other.choices, self._model)
+    def _candidates(
+        self, best: _Candidate
+    ) -> Iterator[tuple[Taken, tuple[_Candidate, Neighbour] | None]]:
+        yield from ((start, None) for start in self._starts)
+        known = [k for k in self._known if k.ratio <= _GONE_ON_FROM * best.ratio and not k.is_left]
+        known.sort(key=lambda candidate: candidate.ratio)
+        while known:
+            some, known = known[:_AT_ONCE], known[_AT_ONCE:]
+            found = []
+            for one in some:
+                new = [
+                    n for n in neighbours(one.taken, one.choices, self._model) if self._is_new(n)
+                ]
+                one.is_left = not new
+                found += [(math.log(one.ratio) + n.hoped, n, one) for n in new]
+            for _, neighbour, one in sorted(found, key=lambda each: each[0]):
+                yield neighbour.taken, (one, neighbour)
+
+    def _is_new(self, neighbour: Neighbour) -> bool:
+        return frozenset(neighbour.taken.items()) not in self._tried
 
     def _measured(
         self,
@@ -297,7 +331,6 @@ class Search:
     ) -> _Candidate:
         taken, lowered = begun.taken, begun.lowered
         ratio = self._ratio(call, best.call, repeats)
-        self._learn(best, taken, lowered, ratio)
         own = best.ratio * ratio
         if ratio < _BETTER:
             # Beside the usual one: products of ratios would add up what was fast by chance.
@@ -306,6 +339,7 @@ class Search:
         if is_better:  # of many candidates some are fast by chance
             own = max(own, self._ratio(call, usual.call, repeats, _BESIDE_USUAL))
             is_better = own < _BETTER * best.ratio
+        self._learn(begun, own)
         candidate = _Candidate(taken, lowered.choices, call, own)
         self._known.append(candidate)
         if is_better:
@@ -313,22 +347,21 @@ class Search:
         self.trials.append(Trial(taken, self._gone(), own, best.ratio))
         return best
 
-    def _learn(self, best: _Candidate, taken: Taken, lowered: Lowered, ratio: float) -> None:
-        changed = {n for n in {*taken, *best.taken} if taken.get(n) != best.taken.get(n)}
-        if len(changed) != 1:
+    def _learn(self, begun: _Begun, ratio: float) -> None:
+        if begun.origin is None:
             return
-        name = changed.pop()
-        choice = best.choices.get(name) or lowered.choices.get(name)
-        if choice is not None:
-            option = taken.get(name, choice.options[0])
-            self._model.learn(choice.kind, option, shares(best.choices).get(name, 1.0), ratio)
+        source, neighbour = begun.origin
+        choice = source.choices[neighbour.name]
+        share = shares(source.choices)[neighbour.name]
+        ratio = ratio / source.ratio
+        self._model.learn(neighbour.name, choice.kind, neighbour.option, share, ratio)
 
     def _settled(self, usual: _Candidate, best: _Candidate, repeats: int) -> _Candidate:
         """The best one, measured once more: what was fast for a while hides no others."""
         while best is not usual and not best.is_settled:
             best.is_settled = True
             best.ratio = self._ratio(best.call, usual.call, repeats)
-            other = min((usual, *self._known), key=lambda candidate: candidate.ratio)
+            other = min(self._known, key=lambda candidate: candidate.ratio)
             best = other if other.ratio < _BETTER * best.ratio else best
         return best
 
