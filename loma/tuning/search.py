@@ -102,7 +102,8 @@ class Model:
     the work that it is about; what was measured takes the place of that, for choices of the same
     kind wherever they come up. What is uncertain may bring more than is expected: the less often an
     option was tried where it is, the more, as in the bandits of Auer et al., "Finite-time analysis
-    of the multiarmed bandit problem", 2002.
+    of the multiarmed bandit problem", 2002. An option that makes no difference there is seldom
+    tried again.
     """
 
     _PRIOR, _UNCERTAIN = -0.05, -0.1
@@ -110,6 +111,7 @@ class Model:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, Option], list[float]] = {}
         self._tried: Counter[tuple[str, Option]] = Counter()
+        self._same: Counter[tuple[str, Option]] = Counter()
 
     def learn(self, name: str, kind: str, option: Option, share: float, ratio: float) -> None:
         """``share``: the part of the work that the choice was about."""
@@ -117,10 +119,15 @@ class Model:
         self._seen.setdefault((kind, option), []).append(effect)
         self._tried[name, option] += 1
 
+    def no_difference(self, name: str, option: Option) -> None:
+        self._same[name, option] += 1
+
     def hoped(self, name: str, kind: str, option: Option, rank: int, share: float) -> float:
         seen = self._seen.get((kind, option), [])
         expected = (self._PRIOR / rank + sum(seen)) / (1 + len(seen))
-        return share * (expected + self._UNCERTAIN / math.sqrt(1 + self._tried[name, option]))
+        tried, same = self._tried[name, option], self._same[name, option]
+        part = (1 + tried) / (1 + tried + same)
+        return share * part * (expected + self._UNCERTAIN / math.sqrt(1 + tried))
 
 
 def shares(choices: Mapping[str, Choice]) -> dict[str, float]:
@@ -166,13 +173,16 @@ class _Candidate:
     is_left: bool = False  # all that differs from it in one choice has been tried
 
 
+_Origin: TypeAlias = tuple[_Candidate, Neighbour]  # what a candidate is a neighbour of
+
+
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A candidate that is being compiled. ``origin``: one that it is a neighbour of."""
+    """A candidate that is being compiled."""
 
     taken: Taken
     lowered: Lowered
-    origin: tuple[_Candidate, Neighbour] | None
+    origin: _Origin | None
 
 
 def fastest(call: Call, repeats: int, clock: Callable[[], float] = time.perf_counter) -> float:
@@ -233,7 +243,9 @@ class Search:
                         if self._gone() >= end:
                             continue
                         call = self._maker.make(begun.taken)
-                        if call is not None and self._gone() < end:
+                        if call is None:
+                            self._is_none(begun.origin)
+                        elif self._gone() < end:
                             best = self._measured(usual, best, begun, call, repeats)
                         self._progress(self._gone(), seconds * best.ratio)
                     if self._gone() < end:
@@ -279,7 +291,9 @@ class Search:
                 continue
             self._tried.add(key)
             lowered = self._maker.lower(taken)
-            if lowered is not None and lowered.text not in self._texts:
+            if lowered is None or lowered.text in self._texts:
+                self._is_none(origin)
+            else:
                 self._texts.add(lowered.text)
                 self._compiling[pool.submit(self._compile, taken)] = _Begun(taken, lowered, origin)
         return bool(self._compiling)
@@ -300,9 +314,7 @@ class Search:
         self._maker.compile(taken)
         return self._clock() - start
 
-    def _candidates(
-        self, best: _Candidate
-    ) -> Iterator[tuple[Taken, tuple[_Candidate, Neighbour] | None]]:
+    def _candidates(self, best: _Candidate) -> Iterator[tuple[Taken, _Origin | None]]:
         yield from ((start, None) for start in self._starts)
         known = [k for k in self._known if k.ratio <= _GONE_ON_FROM * best.ratio and not k.is_left]
         known.sort(key=lambda candidate: candidate.ratio)
@@ -317,6 +329,12 @@ class Search:
                 found += [(math.log(one.ratio) + n.hoped, n, one) for n in new]
             for _, neighbour, one in sorted(found, key=lambda each: each[0]):
                 yield neighbour.taken, (one, neighbour)
+
+    def _is_none(self, origin: _Origin | None) -> None:
+        """A way that cannot be gone, or that another candidate goes."""
+        if origin is not None:
+            _, neighbour = origin
+            self._model.no_difference(neighbour.name, neighbour.option)
 
     def _is_new(self, neighbour: Neighbour) -> bool:
         return frozenset(neighbour.taken.items()) not in self._tried

@@ -260,6 +260,19 @@ def test_what_is_uncertain_comes_before_what_can_gain_little() -> None:
     assert order.index({"strip of z": 128}) < order.index({"strip of y": 128})
 
 
+def test_what_makes_no_difference_is_not_tried_in_every_way() -> None:
+    def text(taken: Taken) -> str:
+        return repr(sorted((n, o) for n, o in taken.items() if o != 2048))
+
+    model = Model()
+    for _ in range(3):
+        model.no_difference("strip of y", 2048)
+    order = [n.taken for n in neighbours({}, CHOICES, model)]
+    assert order.index({"innermost of y": "j"}) < order.index({"strip of y": 2048})
+    found = World(_times(o128=0.9), text=text).found()
+    assert found.taken == {"strip of y": 128, "strip of z": 128}
+
+
 # ------------------------------------------------------------------------------------- results
 
 
