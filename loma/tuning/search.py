@@ -107,6 +107,7 @@ class Model:
     """
 
     _PRIOR, _UNCERTAIN = -0.05, -0.1
+    _LEAST = 0.3  # a small kernel waits, and may take more of the time than its work says
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, Option], list[float]] = {}
@@ -127,6 +128,7 @@ class Model:
         expected = (self._PRIOR / rank + sum(seen)) / (1 + len(seen))
         tried, same = self._tried[name, option], self._same[name, option]
         part = (1 + tried) / (1 + tried + same)
+        share = share if tried or same else max(share, self._LEAST)
         return share * part * (expected + self._UNCERTAIN / math.sqrt(1 + tried))
 
 
