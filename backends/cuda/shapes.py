@@ -19,7 +19,7 @@ from loma.core import sizes
 from loma.core.ir import Expr, Index, IntConst
 from loma.core.walk import free_variables, substitute, walk
 
-Shape: TypeAlias = Mapping[str, int]  # by member, what is not as usual
+Shape: TypeAlias = Mapping[str, int | str]  # by member, what is not as usual: its text
 
 _TEAM = (0, 1, -1, 2, -2, 3, -3)
 _THREADS = (0, -1, 1, 2, -2)
@@ -100,6 +100,10 @@ def _chosen(
 ) -> Shape:
     work = _work(context, steps)
     wanted |= {"registers": _REGISTERS, "unroll": _UNROLL}
+    choices = context.choices
+    if choices is not None and choices.left is not None:  # one text for a search among shapes
+        left = {kind: choices.leave(kind, name, of, work) for kind, of in wanted.items()}
+        return {kind: f"loma::gpu::tried({place})" for kind, place in left.items()}
     found = {kind: context.choose(kind, name, options, work) for kind, options in wanted.items()}
     return {kind: option for kind, option in found.items() if option}
 

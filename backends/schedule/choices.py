@@ -46,22 +46,34 @@ class Choice:
 class Choices:
     """The choices of one lowering. ``taken``: by name, what is wanted other than the usual;
     ``found``: all that came up, by names like "strip of y", or "strip of y 2" for the second.
-    ``sizes``: what a function is lowered for, where its own sizes do not say that."""
+    ``sizes``: what a function is lowered for, where its own sizes do not say that. ``left``: by
+    name, the choices that the code leaves to its caller, in the order in which it asks for them;
+    None: it leaves none."""
 
     taken: Taken = field(default_factory=dict)
     found: dict[str, Choice] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    left: list[str] | None = None
 
     def take(self, kind: str, of: str, options: Sequence[_O], work: float = 1.0) -> _O:
         """The way to go; ``of``: the name of what is written."""
         options = tuple(dict.fromkeys(options))
         if len(options) == 1:
             return options[0]
+        wanted = self.taken.get(self._add(kind, of, options, work))
+        return next((option for option in options if option == wanted), options[0])
+
+    def leave(self, kind: str, of: str, options: Sequence[int], work: float = 1.0) -> int:
+        """The same, of what the text need not know: its place among those that are ``left``."""
+        assert self.left is not None
+        self.left.append(self._add(kind, of, tuple(options), work))
+        return len(self.left) - 1
+
+    def _add(self, kind: str, of: str, options: tuple[_O, ...], work: float) -> str:
         first = name = f"{kind} of {of}"
         count = 1
         while name in self.found:
             count += 1
             name = f"{first} {count}"
         self.found[name] = Choice(kind, options, work)
-        wanted = self.taken.get(name)
-        return next((option for option in options if option == wanted), options[0])
+        return name

@@ -89,9 +89,27 @@ _loading = threading.Lock()
 _kernels: dict[Path, object] = {}  # loaded apart, by their folders: a library is loaded once
 
 
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Code that leaves some choices to its caller, and what there is to choose."""
+
+    source: GeneratedSource
+    choices: Choices
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A candidate. ``tried``: the options of the choices that are left, in their order."""
+
+    text: _Text
+    tried: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class _Maker:
-    """See :class:`loma.tuning.search.Maker`."""
+    """See :class:`loma.tuning.search.Maker`. Candidates that differ in nothing but how kernels are
+    launched have their code in common: it asks for that (``loma::gpu::tried``)."""
 
     kernel: Kernel
     native: ModuleType
@@ -99,50 +117,76 @@ class _Maker:
     copies: Arguments  # which measured calls write
     sample: Callable[[Call, int], float]  # seconds of a call, by so many of them
     in_use: Collection[Path]  # the folders of kernels that have been loaded to be used
-    sources: dict[str, GeneratedSource] = field(default_factory=dict)
-    folders: dict[str, Path] = field(default_factory=dict)
+    texts: dict[str, _Text | None] = field(default_factory=dict)
+    left: set[str] = field(default_factory=set)  # choices of any text that it leaves
+    ways: dict[str, _Way] = field(default_factory=dict)
+    folders: dict[str, Path] = field(default_factory=dict)  # of texts
     expected: tuple[torch.Tensor | None, ...] | None = None
     launched: set[tuple[str, ...]] = field(default_factory=set)  # what candidates have a GPU do
 
     def lower(self, taken: Taken) -> Lowered | None:
-        choices = Choices(taken)
-        try:
-            source = self.kernel.lower(choices)
-        except UserError:  # a way that this function cannot go
+        text = self._text(taken)
+        while text is not None and not self.left.issuperset(text.choices.left or ()):
+            self.left.update(text.choices.left or ())
+            text = self._text(taken)
+        if text is None:
             return None
-        self.sources[_key(taken)] = source
-        return Lowered(source.text, choices.found)
+        found = text.choices.found
+        wanted = ((name, taken.get(name)) for name in text.choices.left or ())
+        tried = [option if option in found[name].options else 0 for name, option in wanted]
+        way = self.ways[_key(taken)] = _Way(text, tuple(map(int, tried)))
+        return Lowered(f"{text.key} {way.tried}", found)
+
+    def _text(self, taken: Taken) -> _Text | None:
+        """None where this function cannot go that way."""
+        taken = {name: option for name, option in taken.items() if name not in self.left}
+        key = _key(taken)
+        if key not in self.texts:
+            choices = Choices(taken, left=[])
+            try:
+                source = self.kernel.lower(choices)
+                self.texts[key] = _Text(source, choices, cache.digest([source.text]))
+            except UserError:
+                self.texts[key] = None
+        return self.texts[key]
 
     @property
     def is_apart(self) -> bool:
         return self.kernel.device != ON_CPU
 
     def compile(self, taken: Taken) -> None:
-        key = _key(taken)
+        way = self.ways[_key(taken)]
         with contextlib.suppress(CompilationFailed):
-            folder = self.folders[key] = toolchain.build_specialisation(
-                self.sources[key], self.kernel.folder, self.kernel.toolchain
-            )
+            folder = self.folders[way.text.key] = self._built(way.text.source)
             if self.is_apart:
-                self._compile_for_gpu(folder)
+                self._compile_for_gpu(folder, way.tried)
+
+    def _built(self, source: GeneratedSource) -> Path:
+        return toolchain.build_specialisation(source, self.kernel.folder, self.kernel.toolchain)
 
     def make(self, taken: Taken) -> Call | None:
-        folder = self.folders.get(_key(taken))
-        return None if folder is None else self._checked(folder)
+        way = self.ways[_key(taken)]
+        folder = self.folders.get(way.text.key)
+        return None if folder is None else self._checked(folder, way.tried)
 
-    def _compile_for_gpu(self, folder: Path) -> None:
+    def final(self, taken: Taken) -> tuple[object, Path]:
+        """The kernel that goes that way whoever calls it, and its folder."""
+        folder = self._built(self.kernel.lower(Choices(taken)))
+        return self._loaded(folder), folder
+
+    def _compile_for_gpu(self, folder: Path, tried: tuple[int, ...]) -> None:
         """A first call, which compiles what it launches. Others do the same on other threads."""
         kernel = self._loaded(folder)
         with contextlib.suppress(Exception):  # whoever checks the candidate meets it again
-            self._run(kernel, self.arguments)
+            self._run(kernel, self.arguments, tried)
 
-    def _checked(self, folder: Path) -> Call | None:
+    def _checked(self, folder: Path, tried: tuple[int, ...] = ()) -> Call | None:
         kernel = self._loaded(folder)
         if kernel is None:
             return None
         try:
-            given = self._run(kernel, self.arguments)
-            if self.is_apart and not self._is_new_on_gpu(kernel):
+            given = self._run(kernel, self.arguments, tried)
+            if self.is_apart and not self._is_new_on_gpu(kernel, tried):
                 return None
         except Exception:  # the call that all this is about will tell
             return None
@@ -151,19 +195,21 @@ class _Maker:
         pairs = zip(given, self.expected, strict=True)
         if not all(same(own, usual, self._dtype) for own, usual in pairs):
             return None
-        return partial(self._run, kernel, self.copies, in_place=bool(self.copies.written))
+        return partial(self._run, kernel, self.copies, tried, in_place=bool(self.copies.written))
 
-    def _is_new_on_gpu(self, kernel: object) -> bool:
+    def _is_new_on_gpu(self, kernel: object, tried: tuple[int, ...]) -> bool:
         """Whether no other candidate launches the same; what fails there is raised here."""
         arguments = self.arguments
         launches = self.native.trace_kernel(
-            kernel, self._dtype, arguments.tensors, arguments.ints, arguments.results
+            kernel, self._dtype, arguments.tensors, arguments.ints, arguments.results, tried
         )
         self.native.check_devices()
         if launches in self.launched:
             return False
         self.launched.add(launches)
-        self._run(kernel, arguments)  # the third with its numbers: kernels for others are made now
+        self._run(
+            kernel, arguments, tried
+        )  # the third with its numbers: kernels for others are made now
         images.wait()
         return True
 
@@ -172,9 +218,13 @@ class _Maker:
         return self.kernel.dtype
 
     def _run(
-        self, kernel: object, arguments: Arguments, in_place: bool = False
+        self,
+        kernel: object,
+        arguments: Arguments,
+        tried: tuple[int, ...] = (),
+        in_place: bool = False,
     ) -> tuple[torch.Tensor | None, ...]:
-        given = arguments.tensors, arguments.ints, in_place, arguments.results
+        given = arguments.tensors, arguments.ints, in_place, arguments.results, tried
         results: tuple[torch.Tensor | None, ...]
         results = self.native.run_kernel(kernel, self._dtype, *given)
         return results
@@ -248,10 +298,10 @@ def tune(
         ).run()
         if found is None:
             return None
-        folder = maker.folders[_key(found.taken)]
+        own, folder = maker.final(found.taken)
         result = _result(kernel, found, time.perf_counter() - begin)
         kernel.keep(found.taken, folder, result.spent)
-        native.use_kernel(*kernel.place, _kernels[folder])
+        native.use_kernel(*kernel.place, own)
         results.store(result)
         return result
 

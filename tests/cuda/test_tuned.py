@@ -205,12 +205,34 @@ def test_every_way_computes_the_same(seed: int) -> None:
         for k, function in enumerate(FUNCTIONS):
             dice = Dice(10 * seed + k)
             kernel = _kernel(module, function, dice)
-            (found,) = _native(module).run_kernel(kernel, "float32", (x, g), (), False, 1)
-            (again,) = _native(module).run_kernel(kernel, "float32", (x, g), (), False, 1)
+            (found,) = _native(module).run_kernel(kernel, "float32", (x, g), (), False, 1, ())
+            (again,) = _native(module).run_kernel(kernel, "float32", (x, g), (), False, 1, ())
             _native(module).check_devices()
             wanted = _wanted(x, g)[function].float()
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4, msg=str(dice.gone))
             assert torch.equal(found, again), dice.gone
+
+
+def test_one_text_goes_every_way_that_its_caller_says() -> None:
+    """As texts of their own do."""
+    dice = random.Random(0)
+    given = torch.randn(36, 40), torch.randn(40)
+    with _on_shim() as module:
+        native = _native(module)
+        for function in ("normalised", "columns"):
+            left = Choices(left=[])
+            kernel = _kernel(module, function, left)
+            assert left.left
+            for _ in range(2):
+                taken = {name: dice.choice(left.found[name].options) for name in left.left}
+                tried = tuple(taken.values())
+                found = native.trace_kernel(kernel, "float32", given, (), 1, tried)
+                own = _kernel(module, function, Choices(taken))
+                assert found == native.trace_kernel(own, "float32", given, (), 1, ()), taken
+            usual = native.trace_kernel(kernel, "float32", given, (), 1, ())
+            assert found != usual
+            own = _kernel(module, function, Choices())
+            assert usual == native.trace_kernel(own, "float32", given, (), 1, ())
 
 
 def test_a_kernel_by_itself_takes_no_part_and_knows_its_numbers_at_once() -> None:
@@ -224,7 +246,7 @@ def test_a_kernel_by_itself_takes_no_part_and_knows_its_numbers_at_once() -> Non
     with _on_shim(image) as module:
         taken: Taken = {"threads of y": -2, "registers of y": 40, "unroll of y": 8}
         kernel = _kernel(module, "scaled", Choices(taken))
-        launches = _native(module).trace_kernel(kernel, "float32", (x, g), (), 1)
+        launches = _native(module).trace_kernel(kernel, "float32", (x, g), (), 1, ())
         assert len(launches) == 1
         (options,) = asked
         assert {"-DLOMA_KNOWN", "-DLOMA_THREADS=64", "-DLOMA_REGISTERS=40"} <= {*options}

@@ -32,6 +32,9 @@ struct Shape {
   int registers = 0, unroll = 0;
 };
 
+// What a search tries in this call for one of the choices that its code leaves to the caller.
+int tried(int place);
+
 // A kernel of generated code, for all devices and launches of a process: its text is compiled when it
 // is first launched. `lists`: it is all that a call does, so that a launch may serve several calls.
 // `known`: the numbers of the first launch count as known at once, as a tuned function's sizes are.

@@ -150,9 +150,12 @@ Function Kernel::State::known(const Form& general, const int64_t* numbers, int c
       if (entry->function == nullptr && !entry->image.empty() && !is_capturing(form.device)) {
         load_made(*entry);
       }
-      return entry->function == nullptr ? nullptr : with_shared(*entry, shared);
+      if (entry->function != nullptr) return with_shared(*entry, shared);
+      // Another thread may be at it: what is measured next has to be that kernel.
+      if (!now || !is_trial()) return nullptr;
+    } else {
+      entry = compiled_.emplace_back(std::make_unique<Compiled>(Compiled{form})).get();
     }
-    entry = compiled_.emplace_back(std::make_unique<Compiled>(Compiled{form})).get();
   }
   if (now) {
     const Function function = loaded(form, own.make(request(form, numbers, count)));

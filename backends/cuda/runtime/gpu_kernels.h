@@ -45,6 +45,21 @@ class Trace {
   Trace* outer_;
 };
 
+// While one exists, this thread's calls try these numbers, by place; 0 for those behind them.
+class Trial {
+ public:
+  explicit Trial(std::vector<int> numbers);
+  ~Trial();
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
+
+  const std::vector<int> numbers;
+
+ private:
+  Trial* outer_;
+};
+bool is_trial();
+
 constexpr int kMostFixed = 4;
 
 // One of the forms in which a kernel is compiled.

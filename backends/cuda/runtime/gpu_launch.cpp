@@ -30,6 +30,7 @@ struct Grid {
 namespace {
 
 thread_local Trace* trace = nullptr;
+thread_local Trial* trial = nullptr;
 
 constexpr int64_t kPart = 16;  // bytes of a partial result: a value with its position
 
@@ -48,6 +49,18 @@ at::Tensor memory(int64_t bytes) {
 
 Trace::Trace() : outer_(trace) { trace = this; }
 Trace::~Trace() { trace = outer_; }
+
+Trial::Trial(std::vector<int> numbers) : numbers(std::move(numbers)), outer_(trial) {
+  trial = this;
+}
+Trial::~Trial() { trial = outer_; }
+
+int tried(int place) {
+  const auto at = static_cast<size_t>(place);
+  return trial != nullptr && at < trial->numbers.size() ? trial->numbers[at] : 0;
+}
+
+bool is_trial() { return trial != nullptr; }
 
 class Launcher {
  public:

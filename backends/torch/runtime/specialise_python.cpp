@@ -103,9 +103,9 @@ py::object capsule_of(Apart found) {
 
 const Apart& apart_of(const py::capsule& capsule) { return *capsule.get_pointer<Apart>(); }
 
-// Runs a kernel by itself, on any thread, in a call of that dtype.
+// Runs a kernel by itself, on any thread, in a call of that dtype that tries those numbers.
 Tensors run(const py::capsule& capsule, const std::string& dtype, const py::tuple& tensors,
-            const py::tuple& ints, bool in_place, size_t results) {
+            const py::tuple& ints, bool in_place, size_t results, const py::tuple& tried) {
   const Apart& found = apart_of(capsule);
   TORCH_CHECK_VALUE(!is_narrow(dtype_named(dtype)) ||
                         found.narrow == specialisations_of(found.name).narrow.load(),
@@ -117,7 +117,8 @@ Tensors run(const py::capsule& capsule, const std::string& dtype, const py::tupl
     given.push_back(tensor_of(tensor));
     if (given.back().defined() && given.back().is_cuda()) device = given.back().device();
   }
-  const std::vector<int64_t> numbers = numbers_of(ints);
+  const std::vector<int64_t> numbers = numbers_of(ints), wanted = numbers_of(tried);
+  const gpu::Trial trial({wanted.begin(), wanted.end()});
   const py::gil_scoped_release no_gil;
   const c10::DeviceGuard on_device(device);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -126,8 +127,8 @@ Tensors run(const py::capsule& capsule, const std::string& dtype, const py::tupl
 }
 
 py::tuple run_apart(const py::capsule& capsule, const std::string& dtype, const py::tuple& tensors,
-                    const py::tuple& ints, bool in_place, size_t results) {
-  const Tensors made = run(capsule, dtype, tensors, ints, in_place, results);
+                    const py::tuple& ints, bool in_place, size_t results, const py::tuple& tried) {
+  const Tensors made = run(capsule, dtype, tensors, ints, in_place, results, tried);
   py::tuple out(made.size());
   for (size_t k = 0; k < made.size(); ++k) out[k] = object_of(made[k]);
   return out;
@@ -135,9 +136,9 @@ py::tuple run_apart(const py::capsule& capsule, const std::string& dtype, const 
 
 // What it launches on a GPU.
 py::tuple trace(const py::capsule& capsule, const std::string& dtype, const py::tuple& tensors,
-                const py::tuple& ints, size_t results) {
+                const py::tuple& ints, size_t results, const py::tuple& tried) {
   const gpu::Trace told;
-  run(capsule, dtype, tensors, ints, false, results);
+  run(capsule, dtype, tensors, ints, false, results, tried);
   py::tuple out(told.launches.size());
   for (size_t k = 0; k < told.launches.size(); ++k) out[k] = told.launches[k];
   return out;
