@@ -99,37 +99,39 @@ class Model:
     """By what part a choice is expected to change the time: as the logarithm of the ratio.
 
     Before anything is known, what a rewrite lists first is expected to bring most, in proportion to
-    the work that it is about; what was measured takes the place of that, for choices of the same
-    kind wherever they come up. What is uncertain may bring more than is expected: the less often an
-    option was tried where it is, the more, as in the bandits of Auer et al., "Finite-time analysis
-    of the multiarmed bandit problem", 2002. An option that makes no difference there is seldom
-    tried again.
+    the work that it is about; what was measured of choices of the same kind takes the place of
+    that, and what was measured of the option where it is the place of both. What is uncertain may
+    bring more than is expected: the less often an option was tried where it is, the more, as in the
+    bandits of Auer et al., "Finite-time analysis of the multiarmed bandit problem", 2002. An option
+    that makes no difference there is seldom tried again.
     """
 
     _PRIOR, _UNCERTAIN = -0.05, -0.1
     _LEAST = 0.3  # a small kernel waits, and may take more of the time than its work says
+    _MOST = math.log(2.0)  # what is far slower is slower
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, Option], list[float]] = {}
-        self._tried: Counter[tuple[str, Option]] = Counter()
+        self._kinds: dict[tuple[str, Option], list[float]] = {}
+        self._own: dict[tuple[str, Option], list[float]] = {}
         self._same: Counter[tuple[str, Option]] = Counter()
 
     def learn(self, name: str, kind: str, option: Option, share: float, ratio: float) -> None:
         """``share``: the part of the work that the choice was about."""
-        effect = math.log(min(max(ratio, 0.1), 10.0)) / max(share, 0.1)
-        self._seen.setdefault((kind, option), []).append(effect)
-        self._tried[name, option] += 1
+        effect = min(max(math.log(ratio), -self._MOST), self._MOST)
+        self._own.setdefault((name, option), []).append(effect)
+        self._kinds.setdefault((kind, option), []).append(effect / max(share, 0.1))
 
     def no_difference(self, name: str, option: Option) -> None:
         self._same[name, option] += 1
 
     def hoped(self, name: str, kind: str, option: Option, rank: int, share: float) -> float:
-        seen = self._seen.get((kind, option), [])
-        expected = (self._PRIOR / rank + sum(seen)) / (1 + len(seen))
-        tried, same = self._tried[name, option], self._same[name, option]
-        part = (1 + tried) / (1 + tried + same)
-        share = share if tried or same else max(share, self._LEAST)
-        return share * part * (expected + self._UNCERTAIN / math.sqrt(1 + tried))
+        own, same = self._own.get((name, option), []), self._same[name, option]
+        others = self._kinds.get((kind, option), [])
+        share = share if own or same else max(share, self._LEAST)
+        expected = share * (self._PRIOR / rank + sum(others)) / (1 + len(others))
+        expected = (expected + sum(own)) / (1 + len(own))
+        part = (1 + len(own)) / (1 + len(own) + same)
+        return part * (expected + share * self._UNCERTAIN / math.sqrt(1 + len(own)))
 
 
 def shares(choices: Mapping[str, Choice]) -> dict[str, float]:
