@@ -1,9 +1,10 @@
 """A search among the ways that lowering could go: candidates, their order, and what decides.
 
 A candidate is what it takes other than the usual ways. The search goes from those that are known
-to those that differ from one of them in one choice, first to where a :class:`Model` hopes for most:
-mostly from the best one, and where its own changes bring little from the next best ones, for two
-changes may only be faster together.
+to those that differ from one of them in one choice, first to where a :class:`Model` hopes for most.
+It goes in turns from the best one, all changes of which are tried soon, for a small kernel may take
+more of the time than its work says; and from any that is about as fast, for two changes may only be
+faster together.
 Measurement decides: a candidate is called in turn with the best one, given up when it is clearly
 slower, and takes the best one's place when it is faster, also beside the usual one, and that once
 more, and later, when others have been measured. In the end the best has to be faster than the usual
@@ -107,7 +108,6 @@ class Model:
     """
 
     _PRIOR, _UNCERTAIN = -0.05, -0.1
-    _LEAST = 0.3  # a small kernel waits, and may take more of the time than its work says
     _MOST = math.log(2.0)  # what is far slower is slower
 
     def __init__(self) -> None:
@@ -127,7 +127,6 @@ class Model:
     def hoped(self, name: str, kind: str, option: Option, rank: int, share: float) -> float:
         own, same = self._own.get((name, option), []), self._same[name, option]
         others = self._kinds.get((kind, option), [])
-        share = share if own or same else max(share, self._LEAST)
         expected = share * (self._PRIOR / rank + sum(others)) / (1 + len(others))
         expected = (expected + sum(own)) / (1 + len(own))
         part = (1 + len(own)) / (1 + len(own) + same)
@@ -320,19 +319,27 @@ class Search:
 
     def _candidates(self, best: _Candidate) -> Iterator[tuple[Taken, _Origin | None]]:
         yield from ((start, None) for start in self._starts)
+        of_best, of_any = iter(self._steps([best])), self._steps_of_any(best)
+        while True:
+            turns = (of_best, of_any) if len(self._texts) % 2 else (of_any, of_best)
+            step = next(turns[0], None) or next(turns[1], None)
+            if step is None:
+                return
+            yield step[1].taken, step
+
+    def _steps(self, known: list[_Candidate]) -> list[_Origin]:
+        found: list[tuple[float, _Origin]] = []
+        for one in known:
+            new = [n for n in neighbours(one.taken, one.choices, self._model) if self._is_new(n)]
+            one.is_left = not new
+            found += [(math.log(one.ratio) + n.hoped, (one, n)) for n in new]
+        return [origin for _, origin in sorted(found, key=lambda pair: pair[0])]
+
+    def _steps_of_any(self, best: _Candidate) -> Iterator[_Origin]:
         known = [k for k in self._known if k.ratio <= _GONE_ON_FROM * best.ratio and not k.is_left]
         known.sort(key=lambda candidate: candidate.ratio)
-        while known:
-            some, known = known[:_AT_ONCE], known[_AT_ONCE:]
-            found = []
-            for one in some:
-                new = [
-                    n for n in neighbours(one.taken, one.choices, self._model) if self._is_new(n)
-                ]
-                one.is_left = not new
-                found += [(math.log(one.ratio) + n.hoped, n, one) for n in new]
-            for _, neighbour, one in sorted(found, key=lambda each: each[0]):
-                yield neighbour.taken, (one, neighbour)
+        for first in range(0, len(known), _AT_ONCE):
+            yield from self._steps(known[first : first + _AT_ONCE])
 
     def _is_none(self, origin: _Origin | None) -> None:
         """A way that cannot be gone, or that another candidate goes."""
