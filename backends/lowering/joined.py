@@ -95,7 +95,7 @@ def loop(
     inside = nest.innermost(axis, no_pads, lambda: [_store(nest, s) for s in source], None, True)
     tree = InPlace(tuple(inside), tuple(bases.values()))
     for name in sorted(scalars):
-        tree = rewrites.stage(tree, rewrites.loops(tree)[0], bases[name], private=True)
+        tree = rewrites.stage(tree, rewrites.loops(tree)[0], bases[name])
     if not context.machine.teams:
         tree = rewrites.split(tree, rewrites.loops(tree)[0], context.machine.chunk)
     work = IntConst(context.machine.chunk * sum(steps(stmt.value) for stmt in source))
