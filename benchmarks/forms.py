@@ -121,13 +121,12 @@ def torch_forms(
     make: Callable[[Callable[..., Any]], Step],
     *,
     eager: Sequence[str] | None = None,
-    compiled: Sequence[str] | None = None,
     modes: Sequence[str],
 ) -> list[Form]:
     """The forms of a function in eager PyTorch, with either allocator, and under torch.compile.
 
-    ``make`` makes the step of a function; ``eager`` and ``compiled`` name the forms worth trying,
-    all by default.
+    ``make`` makes the step of a function; ``eager`` names the forms worth trying there, all by
+    default.
     """
 
     def compiling(name: str, mode: str) -> Callable[[], Step]:
@@ -148,8 +147,6 @@ def torch_forms(
         for name in eager or forms
     ]
     out += [
-        Form(COMPILE, f"{name}, {mode}", compiling(name, mode))
-        for name in compiled or forms
-        for mode in modes
+        Form(COMPILE, f"{name}, {mode}", compiling(name, mode)) for name in forms for mode in modes
     ]
     return out

@@ -202,7 +202,7 @@ class Forward:
         if tangent is None:
             return [stmt]
         self._declared.add(tangent.name)
-        found = None if value is None else self._tangent(value, target)
+        found = None if value is None else self._tangent(value)
         if found is None or is_zero(found):
             return [stmt, Declare(tangent, zeros_like(target))]
         self._nonzero.add(target.name)
@@ -211,7 +211,7 @@ class Forward:
         both: list[Stmt] = [Declare(tangent, found), stmt]
         return both if first else both[::-1]
 
-    def _tangent(self, value: Expr, target: Var) -> Expr:
+    def _tangent(self, value: Expr) -> Expr:
         """The tangent of a whole value; an operator's may name the value by ``_VALUE``."""
         if not isinstance(value, Op):
             return self._ad.of(value)
@@ -223,7 +223,7 @@ class Forward:
         tangent = self._known.get(target.name)
         if tangent is None:
             return [stmt]
-        found = self._tangent(stmt.value, target)
+        found = self._tangent(stmt.value)
         if is_zero(found):
             return [stmt, *self._cleared(target)] if stmt.op == "=" else [stmt]
         self._nonzero.add(target.name)

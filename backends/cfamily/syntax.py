@@ -66,11 +66,10 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """``function<template_args>(args)``."""
+    """``function(args)``."""
 
     function: Expression
     args: tuple[Expression, ...] = ()
-    template_args: tuple[Expression, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +200,8 @@ def text(node: Expression) -> str:
             return f"{_at(condition, _OR)} ? {cases}"
         case Cast(type_, operand):
             return f"({type_}){_at(operand, _CAST)}"
-        case Call(function, args, template_args):
-            # a comparison would end the list
-            given = ", ".join(_at(arg, _SUM) for arg in template_args)
-            return f"{_at(function, _POSTFIX)}{f'<{given}>' if given else ''}({list_text(args)})"
+        case Call(function, args):
+            return f"{_at(function, _POSTFIX)}({list_text(args)})"
         case Member(Unary("*", pointer), name):
             return f"{_at(pointer, _POSTFIX)}->{name}"
         case Member(base, name):

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loma.arithmetic import grids as arith
 from loma.backends.interpreter import values
@@ -28,7 +27,6 @@ from loma.core.walk import free_variables
 from loma.runtime_errors import Kind
 
 Value = Any
-Array = NDArray[Any]
 
 
 class Interpreter:

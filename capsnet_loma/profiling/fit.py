@@ -9,16 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """``y = intercept + slope * x`` and the confidence interval [low, high] of the slope."""
+    """``y = intercept + slope * x`` and the 90 % confidence interval [low, high] of the slope."""
 
     slope: float
     low: float
     high: float
     intercept: float
-    confidence: float
 
 
-def linear_fit(x: Sequence[float], y: Sequence[float], confidence: float = 0.90) -> Fit:
+def linear_fit(x: Sequence[float], y: Sequence[float]) -> Fit:
     """The least-squares line through totals ``y`` measured at iteration counts ``x``.
 
     The slope is the cost of one iteration: Moreno and Fischmeister, "Accurate Measurement of Small
@@ -34,6 +33,6 @@ def linear_fit(x: Sequence[float], y: Sequence[float], confidence: float = 0.90)
     from scipy import stats
 
     line = stats.linregress(x, y)
-    half = stats.t.ppf(0.5 + confidence / 2.0, len(x) - 2) * line.stderr
+    half = stats.t.ppf(0.95, len(x) - 2) * line.stderr
     slope, low, high = line.slope, line.slope - half, line.slope + half
-    return Fit(float(slope), float(low), float(high), float(line.intercept), confidence)
+    return Fit(float(slope), float(low), float(high), float(line.intercept))

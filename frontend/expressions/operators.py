@@ -55,7 +55,7 @@ def operator(
         )
     given = dict(zip(order, items, strict=False))
     for keyword in node.keywords:
-        key = _keyword(info, keyword, span)
+        key = _keyword(info, keyword)
         if key in given:
             raise errors.OperatorArguments(f"'{info.name}' got '{key}' twice", span_of(keyword))
         words = next((attr.words for attr in info.attrs if attr.name == key), ())
@@ -95,7 +95,7 @@ def _is_tensor(item: Expr | list[Expr]) -> bool:
     return not isinstance(item, list) and isinstance(item.type, TensorType)
 
 
-def _keyword(info: OpInfo, keyword: ast.keyword, span: Span) -> str:
+def _keyword(info: OpInfo, keyword: ast.keyword) -> str:
     name = keyword.arg
     if name is None:
         raise errors.SyntaxNotSupported("'**' is not part of loma", span_of(keyword.value))

@@ -49,7 +49,7 @@ def assign_results(
     if not any(_tensor(scope, target) for target in targets):
         return None
     _check_targets(scope, targets)
-    _check_callee(scope, targets, node, callee)
+    _check_callee(targets, node, callee)
     new = {t.id for t in targets if isinstance(t, ast.Name) and t.id not in scope.symbols}
     made = [_assign(scope, target, node, callee, k, span) for k, target in enumerate(targets)]
     before: list[Stmt] = []
@@ -98,7 +98,7 @@ def _check_targets(scope: Scope, targets: list[ast.expr]) -> None:
                 )  # fmt: skip
 
 
-def _check_callee(scope: Scope, targets: list[ast.expr], node: ast.Call, callee: Function) -> None:
+def _check_callee(targets: list[ast.expr], node: ast.Call, callee: Function) -> None:
     calls.check_value(callee, span_of(node))
     if len(callee.results) != len(targets):
         raise errors.AssignTypeMismatch(

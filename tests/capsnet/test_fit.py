@@ -17,7 +17,7 @@ def test_linear_fit_of_a_line_is_exact() -> None:
 
 def test_linear_fit_has_the_textbook_interval() -> None:
     # Worked by hand: residuals 0.06, -0.13, 0.08, -0.01; their squares add up to 0.027; Sxx is 5.
-    fit = linear_fit([1, 2, 3, 4], [2.1, 3.9, 6.1, 8.0], confidence=0.90)
+    fit = linear_fit([1, 2, 3, 4], [2.1, 3.9, 6.1, 8.0])
     assert fit.slope == pytest.approx(1.99)
     half = 2.919986 * (0.027 / 2.0 / 5.0) ** 0.5
     assert fit.high - fit.slope == pytest.approx(half, rel=1e-4)

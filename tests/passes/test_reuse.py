@@ -18,7 +18,6 @@ from loma.passes.reuse import same_values
 
 X = "x : In[Tensor[N, M]]"
 MEAN = "m : Tensor[N]\nm[i] = sum(x[i, j] for j in M)\n"
-USES = "\ny[i, j] = (x[i, j] - m[i]) * {}"
 
 # name, body, whether one tensor goes
 CASES: tuple[tuple[str, str, bool], ...] = (

@@ -73,10 +73,6 @@ def _decay(t0: Tensor, tau: Tensor, duration: Tensor) -> Tensor:
     return (1 - tau) ** steps + 0 * (t0 + duration)
 
 
-def _std(x: Tensor) -> Tensor:
-    return torch.sqrt(((x - x.mean()) ** 2).mean())
-
-
 def _at(values: dict[int, float], size: int) -> list[float]:
     return [values.get(k, 0.0) for k in range(size)]
 

@@ -100,7 +100,7 @@ class _Scans(Steps):
         if stmt.op != "=" or name not in self._local or not isinstance(stmt.value, Reduce):
             return [], 0
         scan = running(stmt.value, {axis.name: axis for axis in stmt.axes})
-        if scan is None or not _is_filled(stmt, scan):
+        if scan is None or not _is_filled(stmt):
             return [], 0
         found = self._read_in_loop(scan, stmt, behind)
         if not found or self._uses[name] != 1 + len(found):
@@ -131,7 +131,7 @@ class _Scans(Steps):
             if scan is None or (scan.shared and _count_at_first(scan) not in (0, 1)):
                 continue
             adds = stmt.op == "+=" or scan.outer  # then an element is not what the next one adds to
-            if node is stmt.value and _is_filled(stmt, scan) and (scan.shared or not adds):
+            if node is stmt.value and _is_filled(stmt) and (scan.shared or not adds):
                 return self._loop(scan, stmt)
             used = {scan.along.name} | (free_variables(node) & axes.keys())
             own = tuple(axis for axis in stmt.axes if axis.name in used)
@@ -256,7 +256,7 @@ def _made(stmt: IndexAssign, scan: Running) -> Made:
     return Made(stmt.element.tensor, stmt.element.subscripts.index(along), scan.along)
 
 
-def _is_filled(stmt: IndexAssign, scan: Running) -> bool:
+def _is_filled(stmt: IndexAssign) -> bool:
     """Whether the statement's target has one dimension for each axis, and nothing else reads it."""
     target = stmt.element
     axes = {axis.name: axis for axis in stmt.axes}
