@@ -112,29 +112,34 @@ def _total(first: IndexAssign, later: Stmt) -> IndexAssign | None:
 @dataclass(frozen=True, slots=True)
 class _Addition:
     """``tensor[axes] += value`` or ``=``, under a condition or not, that a statement of a block
-    makes; ``axes`` are in the order of the subscripts, some of which may be numbers. ``moving``
-    says which have an axis, and ``begins`` what is added to it, or the number."""
+    makes. ``places``: of each subscript its axis, if it has one, and what is added to that, or the
+    number."""
 
     stmt: IndexAssign
     tensor: Var
-    axes: tuple[Axis, ...]
-    moving: tuple[bool, ...]
-    begins: tuple[Expr, ...]
+    places: tuple[tuple[Axis | None, Expr], ...]
     condition: Expr | None = None
     rest: Stmt | None = None  # what stays of the statement of the block
 
     @property
+    def axes(self) -> list[Axis]:
+        return [axis for axis, _ in self.places if axis is not None]
+
+    @property
+    def begins(self) -> frozenset[str]:
+        """What says where its elements begin."""
+        return frozenset[str]().union(*(free_variables(begin) for _, begin in self.places))
+
+    @property
     def inputs(self) -> frozenset[str]:
-        found = free_variables(self.stmt.value) - {axis.name for axis in self.axes}
-        found = found.union(*map(free_variables, self.begins))
+        found = free_variables(self.stmt.value) - {axis.name for axis in self.axes} | self.begins
         return found if self.condition is None else found | free_variables(self.condition)
 
     @property
     def ranges(self) -> Iterator[tuple[Expr, Expr]]:
         """Where its elements begin and end, in each dimension."""
-        axes = iter(self.axes)
-        for begin, moves in zip(self.begins, self.moving, strict=True):
-            yield begin, arith("+", begin, next(axes).extent if moves else ONE)
+        for axis, begin in self.places:
+            yield begin, arith("+", begin, ONE if axis is None else axis.extent)
 
 
 def _block(body: tuple[Stmt, ...], kept: set[str], is_size: IsSize) -> tuple[Stmt, ...]:
@@ -154,13 +159,12 @@ def _moved(
     stmt = block[position]
     for addition in [] if stmt is None else _additions(stmt):
         inputs, between = addition.inputs, set[str]()
-        places = frozenset[str]().union(*map(free_variables, addition.begins))
         for later in range(position + 1, len(block)):
             other = block[later]
             if other is None:
                 continue
             same = addition.tensor.name in mentioned_names((other,))
-            if not same or (not places & between and _elsewhere(addition, other, is_size)):
+            if not same or (not addition.begins & between and _elsewhere(addition, other, is_size)):
                 between |= written((other,))
                 continue
             joined = _joined(addition, other)
@@ -197,16 +201,15 @@ def _plain(stmt: Stmt) -> _Addition | None:
     match stmt:
         case IndexAssign(Index(Var() as tensor, subscripts), "=" | "+=", value):
             forms = [sizes.one_by_one(subscript, stmt.axes) for subscript in subscripts]
-            known = [form for form in forms if form is not None]
-            axes = tuple(axis for axis, _ in known if axis is not None)
+            addition = _Addition(stmt, tensor, tuple(form for form in forms if form is not None))
+            axes = addition.axes
             plain = (
-                len(known) == len(forms)
+                len(addition.places) == len(forms)
                 and len(set(axes)) == len(axes) == len(stmt.axes)
                 and tensor.name not in free_variables(value)
                 and not any(isinstance(node, Reduce | Call | Op) for node in walk(value))
             )
-            moving, begins = (axis is not None for axis, _ in known), (begin for _, begin in known)
-            return _Addition(stmt, tensor, axes, tuple(moving), tuple(begins)) if plain else None
+            return addition if plain else None
         case _:
             return None
 
@@ -232,9 +235,9 @@ def _joined(first: _Addition, later: Stmt) -> IndexAssign | None:
     other = _plain(later)
     if other is None or other.stmt.op != "+=" or other.tensor != first.tensor:
         return None
-    here = zip(first.begins, other.begins, strict=True)
-    if other.moving != first.moving or not all(sizes.equal(*pair) is True for pair in here):
-        return None
+    for (own, begin), (new, there) in zip(first.places, other.places, strict=True):
+        if (own is None) != (new is None) or sizes.equal(begin, there) is not True:
+            return None
     pairs = list(zip(first.axes, other.axes, strict=True))
     if not all(sizes.equal(own.extent, new.extent) for own, new in pairs):
         return None
