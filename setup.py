@@ -75,6 +75,7 @@ setup(
         "loma.passes.canonical",
         "loma.passes.canonical.dimensions",
         "loma.passes.canonical.elementary",
+        "loma.passes.canonical.operators",
         "loma.passes.canonical.recurrences",
         "loma.passes.device",
         "loma.frontend",

@@ -107,7 +107,7 @@ TABLES = (
     "backends/interpreter/values.py", "backends/schedule/verify.py",
     "backends/cfamily/cpp.py", "backends/cfamily/loops.py", "backends/torch/ops.py",
     "backends/torch/sizes.py", "frontend/expressions/calls.py", "loma/core/printer.py",
-    "loma/passes/canonical/operators.py", "ad/tensor/weights.py",
+    "loma/passes/canonical/operators/chosen.py", "ad/tensor/weights.py",
 )  # fmt: skip
 NAMES = {*OPERATORS, *INFIX}
 MANY = 3  # two names may be two cases of one computation
