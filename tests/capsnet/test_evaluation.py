@@ -5,22 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from capsnet_loma import CapsNet, CapsNetConfig, reference
+from capsnet_loma import CapsNet, reference
 from capsnet_loma.data import ImageSet
 from capsnet_loma.evaluation.evaluate import Evaluation, evaluate
 from capsnet_loma.evaluation.model import Model
-
-CONFIG = CapsNetConfig(
-    image_size=14,
-    conv_channels=6,
-    conv_kernel=5,
-    primary_types=3,
-    primary_dim=4,
-    primary_kernel=3,
-    classes=4,
-    digit_dim=5,
-    decoder_hidden=(12, 9),
-)
+from capsnet_loma.profiling.cases import SMALL_NETWORK
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +23,7 @@ def data() -> ImageSet:
 def models() -> tuple[Model, Model]:
     """The same weights on both engines, so large that all classes are predicted."""
     torch.manual_seed(5)
-    mine, theirs = CapsNet(CONFIG), reference.CapsNet(CONFIG)
+    mine, theirs = CapsNet(SMALL_NETWORK), reference.CapsNet(SMALL_NETWORK)
     with torch.no_grad():
         mine.digit_weight.mul_(5)
     theirs.load_state_dict(mine.state_dict())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.image
@@ -33,18 +34,10 @@ from capsnet_loma.evaluation.perturbations import (
     reaches,
 )
 from capsnet_loma.evaluation.reconstructions import choose, reconstruction_figure
+from capsnet_loma.profiling.cases import SMALL_NETWORK
 from loma.tools.pictures import DARK, LIGHT, Theme, drawn, save
 
-CONFIG = CapsNetConfig(
-    image_size=14,
-    conv_channels=6,
-    conv_kernel=5,
-    primary_types=3,
-    primary_dim=4,
-    primary_kernel=3,
-    classes=4,
-    decoder_hidden=(12, 9),
-)
+CONFIG = replace(SMALL_NETWORK, digit_dim=16)
 SIZE = CONFIG.image_size
 
 

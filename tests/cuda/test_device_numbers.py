@@ -14,7 +14,7 @@ from count_cases import COUNTS
 from guard_cases import CASES as GUARDS
 from index_cases import CASES as INDEX_CASES
 from operator_cases import CASES as OPERATOR_CASES
-from oracle import entry, plain
+from oracle import entry, given_backward, plain
 from paper_cases import PAPERS
 from recurrence_cases import RECURRENCES
 from sampled import one_in
@@ -89,25 +89,10 @@ def test_programs_and_their_derivatives(case: Any) -> None:
         if pair.primal != name:
             continue
         outs = agree(old, new, pair.forward, given)
-        primal = final.module.function(name)
-        count = len(primal.results) + sum(param.mode == "Out" for param in primal.params)
         generator = np.random.default_rng(3)
-        values: list[Any] = []
-        for source in pair.sources:
-            match source.kind:
-                case "arg":
-                    values.append(given[source.index])
-                case "result":
-                    values.append(outs[source.index])
-                case "saved":
-                    values.append(outs[count + source.index])
-                case "grad":
-                    values.append(generator.normal(size=np.shape(outs[source.index])))
-                case "size":
-                    shown = np.shape(given[source.index])[source.dim]
-                    values.append((shown - source.offset) // source.scale)
-                case "need":
-                    values.append(1)
+        seeds = [generator.normal(size=np.shape(out)) for out in outs]
+        primal, every = final.module.function(name), range(len(given))
+        values = given_backward(pair, primal, given, outs, seeds, every)
         agree(old, new, pair.backward, values)
 
 

@@ -171,25 +171,9 @@ class Program:
         interpreter, pairs = self._split
         pair = pairs[name]
         given = [plain(arg) for arg in args]
-        primal = self.function(name)
-        results = len(primal.results) + sum(param.mode == "Out" for param in primal.params)
         outs = interpreter.call(pair.forward, *given)
-        values: list[Any] = []
-        for source in pair.sources:
-            match source.kind:
-                case "arg":
-                    values.append(given[source.index])
-                case "result":
-                    values.append(outs[source.index])
-                case "saved":
-                    values.append(outs[results + source.index])
-                case "grad":
-                    values.append(plain(weights[source.index]))
-                case "size":
-                    shown = np.shape(given[source.index])[source.dim]
-                    values.append((shown - source.offset) // source.scale)
-                case "need":
-                    values.append(int(source.index in wanted))
+        seeds = [plain(weight) for weight in weights]
+        values = given_backward(pair, self.function(name), given, outs, seeds, wanted)
         adjoints = interpreter.call(pair.backward, *values)
         return dict(zip(pair.differentiable, adjoints, strict=True))
 
@@ -208,6 +192,31 @@ class Program:
         along = [next(left) if keep else out for out, keep in zip(outs, kept, strict=True)]
         run = self.compiled_adjoint if compiled else self.adjoint
         return run(f"d_{name}", given, along, prefix="d")
+
+
+def given_backward(
+    pair: SplitPair, primal: Function, given: Sequence[Any], outs: Sequence[Any],
+    weights: Sequence[Any], wanted: Collection[int],
+) -> list[Any]:  # fmt: skip
+    """The arguments of a pair's backward function, after its forward one has given ``outs``."""
+    results = len(primal.results) + sum(param.mode == "Out" for param in primal.params)
+    values: list[Any] = []
+    for source in pair.sources:
+        match source.kind:
+            case "arg":
+                values.append(given[source.index])
+            case "result":
+                values.append(outs[source.index])
+            case "saved":
+                values.append(outs[results + source.index])
+            case "grad":
+                values.append(weights[source.index])
+            case "size":
+                shown = np.shape(given[source.index])[source.dim]
+                values.append((shown - source.offset) // source.scale)
+            case "need":
+                values.append(int(source.index in wanted))
+    return values
 
 
 def _request(prefix: str, name: str) -> str:
