@@ -92,6 +92,7 @@ setup(
         "loma.backends.interpreter",
         "loma.backends.kernels",
         "loma.backends.lowering",
+        "loma.backends.lowering.functions",
         "loma.backends.openmp",
         "loma.backends.scalar",
         "loma.backends.schedule",

@@ -1,0 +1,1 @@
+"""What the lowering of a function is made of."""
