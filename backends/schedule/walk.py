@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeAlias, TypeVar
 
 from loma.backends.schedule.ir import Node, Test
 from loma.core.ir import Expr, Var
-from loma.core.walk import free_variables, substitute
+from loma.core.walk import free_variables
 
 Block: TypeAlias = tuple[Node, ...]
 AnyNode = TypeVar("AnyNode")
@@ -88,12 +88,6 @@ def mentioned(node: Node) -> set[str]:
         for expr in expressions(inner)
         for name in free_variables(expr)
     }
-
-
-def renamed(block: Block, values: Mapping[str, Expr]) -> Block:
-    """The block with variables replaced by name; those that it declares by variables."""
-    new = dict(values)
-    return tuple(map_expressions(node, lambda expr: substitute(expr, new)) for node in block)
 
 
 def _rebuilt(node: AnyNode, function: Callable[[Any], Any]) -> AnyNode:
