@@ -6,10 +6,10 @@ import functools
 from pathlib import Path
 
 _BACKENDS = Path(__file__).parent.parent
-# The first three are those of CPUs as they are.
+# The first four are those of CPUs as they are.
 _FILES = (
-    "openmp/runtime/arithmetic.h", "openmp/runtime/special.h", "openmp/runtime/spans.h",
-    "cuda/runtime/report.h",
+    "openmp/runtime/arithmetic.h", "openmp/runtime/interval.h", "openmp/runtime/spans.h",
+    "openmp/runtime/special.h", "cuda/runtime/report.h",
     "cuda/device/checks.h", "cuda/device/containers.h", "cuda/device/device.h",
     "cuda/device/divide.h", "cuda/device/grid.h", "cuda/device/halves.h", "cuda/device/inner.h",
     "cuda/device/items.h", "cuda/device/lists.h",

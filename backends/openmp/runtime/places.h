@@ -4,13 +4,9 @@
 #include <cstdint>
 
 #include "checks.h"
+#include "interval.h"
 
 namespace loma {
-
-// A subscript, and the size of its dimension.
-struct At {
-  int64_t size, subscript;
-};
 
 // One element of a tensor whose rows lie behind each other, its subscripts checked.
 template <typename value, typename number, typename... Places>

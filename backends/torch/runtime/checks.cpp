@@ -3,24 +3,10 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
-
 namespace loma {
 
 void check_size(int64_t size, const char* place, const char* wanted) {
   TORCH_CHECK_VALUE(size >= 0, place, " has a size that would make it ", size, ", expected ", wanted);
-}
-
-Interval Interval::over(int64_t coefficient, int64_t extent) const {
-  Interval sum = *this;
-  if (extent <= 0) {
-    sum.empty = true;
-  } else {
-    const int64_t end = coefficient * (extent - 1);
-    sum.low += std::min<int64_t>(end, 0);
-    sum.high += std::max<int64_t>(end, 0);
-  }
-  return sum;
 }
 
 void range_error(const char* place, const char* subscript, const char* tensor, int64_t dim,

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "interval.h"
+
 // Kernels for known sizes are libraries of their own, which call the module's.
 #pragma GCC visibility push(default)
 
@@ -15,28 +17,6 @@ namespace loma {
 void check_size(int64_t size, const char* place, const char* wanted);
 
 // ------------------------------------------------------------------ checks of index statements
-
-// The values that an affine subscript takes: from ``low`` to ``high``, both included.
-struct Interval {
-  int64_t low, high;
-  bool empty = false;
-
-  explicit Interval(int64_t value) : low(value), high(value) {}
-
-  // Adds ``coefficient * i`` for i in range(extent).
-  Interval over(int64_t coefficient, int64_t extent) const;
-
-  bool inside(int64_t size) const { return empty || (low >= 0 && high < size); }
-};
-
-// Whether there is a row for which a condition holds.
-template <typename Row>
-inline bool some(int64_t rows, Row holds) {
-  for (int64_t row = 0; row < rows; ++row) {
-    if (holds(row)) return true;
-  }
-  return false;
-}
 
 LOMA_COLD void range_error(const char* place, const char* subscript, const char* tensor, int64_t dim,
                            int64_t size, Interval found);
