@@ -12,14 +12,14 @@ from loma.backends.kernels.sharing import Routine
 from loma.backends.schedule.choices import Choices
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.host import (
-    Carry, Clear, Contract, Convolve, Either, Group, HostNode, Lanes, Launch, PairsPass, Pass,
-    Serial, Spread, Stream,
+    Carry, Clear, Contract, Convolve, Either, Group, GroupedContract, HostNode, Lanes, Launch,
+    PairsPass, Pass, Serial, Spread, Stream,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.target import Target
 from loma.core.ir import Function, IndexAssign
 
-Library: TypeAlias = Contract | Convolve
+Library: TypeAlias = Contract | GroupedContract | Convolve
 DeviceNode: TypeAlias = (
     Parallel
     | InPlace
@@ -69,6 +69,8 @@ class Device:
         match self.library_call_of(stmt):
             case Contract():
                 return "product"
+            case GroupedContract():
+                return "products of groups"
             case Convolve():
                 return "convolution"
             case None:

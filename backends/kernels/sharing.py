@@ -26,7 +26,7 @@ from loma.core.walk import (
 )  # fmt: skip
 
 # What a backend hands to a library as a whole, and calls it; None: loops of its own
-Routine: TypeAlias = Literal["product", "convolution"]
+Routine: TypeAlias = Literal["product", "products of groups", "convolution"]
 Library: TypeAlias = Callable[[IndexAssign], Routine | None]
 # At which dimensions of each tensor an index stands, None: it is read without
 Forms: TypeAlias = dict[str, set[int | None]]
@@ -232,7 +232,8 @@ class Sharing:
         # one that scatters may have to work on a copy of its target
         scatters = bool(used - set(bare)) or len(set(bare)) < len(bare)
         routine = self._library(stmt)
-        return scatters or routine == "convolution" or (routine == "product" and not self._panels)
+        shares = routine is None or (routine == "product" and self._panels)
+        return scatters or not shares
 
 
 def _totals(function: Function) -> frozenset[str]:

@@ -29,7 +29,9 @@ from loma.backends.schedule.access import (
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.divisions import without_divisions
 from loma.backends.schedule.guards import marked
-from loma.backends.schedule.host import CheckSome, Contract, Convolve, Group, HostNode
+from loma.backends.schedule.host import (
+    CheckSome, Contract, Convolve, Group, GroupedContract, HostNode,
+)  # fmt: skip
 from loma.backends.schedule.ir import (
     QUOTIENT, REMAINDER, If, InPlace, Kind, Let, Node, Parallel, builtin,
 )  # fmt: skip
@@ -87,7 +89,7 @@ def _without_divisions(
     source: Stmt,
     beside: tuple[Index, ...],
 ) -> list[HostNode]:
-    assign = stmt.op == "=" or fresh
+    assign, plain = stmt.op == "=" or fresh, stmt
     target = marked(stmt.target, stmt.axes, context)
     assert isinstance(target, Index | Var)
     value = marked(without_no_diff(stmt.value), stmt.axes, context)
@@ -124,7 +126,14 @@ def _without_divisions(
     axes, kind, body = written_out(context, stmt.target, kind, body, axes)
     nest = StatementNest(context, axes)
     plan = make_plan(nest, stmt, kind, body, axes, assign, beside)
-    return [*nodes, _tree(context, nest, plan, source)]
+    tree = _tree(context, nest, plan, source)
+    if context.kernel is None and not context.serial:
+        groups = library_call(plain, context.machine)
+        if isinstance(groups, GroupedContract):
+            # Rows are all written; of groups some may have none.
+            call = replace(groups.call, assign=assign and groups.rows[0] is not None)
+            return [*nodes, replace(groups, call=call, otherwise=(tree,))]
+    return [*nodes, tree]
 
 
 def _grouped(
@@ -320,15 +329,33 @@ def _is_conditional(extent: Expr) -> bool:
     return any(mark_of(node) is not None for node in walk(extent))
 
 
-def library_call(stmt: IndexAssign, machine: Target) -> Contract | Convolve | None:
+def library_call(
+    stmt: IndexAssign, machine: Target
+) -> Contract | GroupedContract | Convolve | None:
     """The library call that the statement becomes, or None for loops."""
     return _matched(stmt, machine) if _calls_library(machine) else None
 
 
 @remembered
-def _matched(stmt: IndexAssign, machine: Target) -> Contract | Convolve | None:
+def _matched(stmt: IndexAssign, machine: Target) -> Contract | GroupedContract | Convolve | None:
     axes, kind, body = _normalised(stmt, without_no_diff(stmt.value), stmt.op == "=")
-    return None if ragged(axes) else _library_call(machine, stmt, kind, body, axes)
+    if ragged(axes):
+        return None
+    found = _library_call(machine, stmt, kind, body, axes)
+    return found or _grouped_product(machine, stmt, kind, body, axes)
+
+
+def _grouped_product(
+    machine: Target, stmt: IndexAssign, kind: str, body: Expr, axes: tuple[Axis, ...]
+) -> GroupedContract | None:
+    """On a device the host would wait for the groups."""
+    target = stmt.target
+    if machine.teams or not isinstance(target, Index) or not _calls_library(machine):
+        return None
+    found = contraction.factors(target, kind, body)
+    if found is None or _is_short(machine, target, axes):
+        return None
+    return contraction.match_groups(target, found, axes)
 
 
 def _calls_library(machine: Target) -> bool:

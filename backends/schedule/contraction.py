@@ -5,17 +5,21 @@ matrix product when each read has an axis of its own. Where the target does not 
 that both reads have, too (of the batch), a matrix would be spread over all of it, and a generated
 loop nest is as good, as it is where all sizes are known and small. A dimension may be cut, or
 fixed at the counter of a loop around.
+
+Where elements of an int tensor say at which place one of the tensors is, ``x[m, k] * w[group[m], k,
+n]``, there is a product for each of these places, with the rows m of that group.
 """
 
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 from typing import TypeAlias
 
-from loma.backends.schedule.host import Contract, Cut, Operand
+from loma.backends.schedule.host import Contract, Cut, GroupedContract, Operand
 from loma.core import sizes
 from loma.core.axes import runs_over
-from loma.core.ir import FLOAT, Axis, Binary, Expr, Index, IntConst, Unary, Var, ZeroPad
+from loma.core.ir import FLOAT, INT, Axis, Binary, Expr, Index, IntConst, Unary, Var, ZeroPad
 from loma.core.walk import walk
 
 SMALL = 8192  # multiplications that take no longer than a call
@@ -50,6 +54,49 @@ def match(target: Index, factors: Factors, axes: tuple[Axis, ...]) -> Contract |
     letters = dict(zip(names, string.ascii_letters, strict=False))
     left_text, right_text, text = ("".join(letters[name] for name in own) for own in (a, b, out))
     return Contract(result, first, second, f"{left_text},{right_text}->{text}")
+
+
+_PLACE, _START, _COUNT = (Var(f"@group_{name}_", INT) for name in ("place", "start", "count"))
+
+
+def match_groups(target: Index, factors: Factors, axes: tuple[Axis, ...]) -> GroupedContract | None:
+    """The statement as a product for each group of rows, or None where it is none."""
+    left, right = factors
+    if isinstance(left, ZeroPad) or isinstance(right, ZeroPad):
+        return None
+    accesses = (target, left, right)
+    told = [
+        (access, dim, subscript)
+        for access in accesses
+        for dim, subscript in enumerate(access.subscripts)
+        if isinstance(subscript, Index)
+    ]
+    if len(told) != 1:
+        return None
+    ((grouped, at, group),) = told
+    known = _dimensions(group, axes)
+    if known is None or len(known[0]) != 1 or not known[1].is_whole:
+        return None
+    subscripts = (*grouped.subscripts[:at], _PLACE, *grouped.subscripts[at + 1 :])
+    one = [replace(a, subscripts=subscripts) if a is grouped else a for a in accesses]
+    call = match(one[0], (one[1], one[2]), axes)
+    if call is None:
+        return None
+    operands, rows = [], []
+    for access, operand in zip(accesses, (call.target, call.left, call.right), strict=True):
+        fixed = ((at, _PLACE),) if access is grouped else ()
+        own = [dim for dim, s in enumerate(access.subscripts) if s == group.subscripts[0]]
+        if operand.cuts or operand.fixed != fixed or len(own) != (access is not grouped):
+            return None
+        cuts = tuple(Cut(dim, _START, _COUNT) for dim in own)
+        operands.append(replace(operand, cuts=cuts))
+        rows.append(own[0] if own else None)
+    target_part, left_part, right_part = operands
+    return GroupedContract(
+        replace(call, target=target_part, left=left_part, right=right_part, into=True),
+        group.tensor, sizes.dims_of(grouped.tensor)[at], _PLACE, _START, _COUNT,
+        (rows[0], rows[1], rows[2]), sizes.product(tuple(axis.extent for axis in axes)),
+    )  # fmt: skip
 
 
 def factors(target: Index, kind: str, body: Expr) -> Factors | None:

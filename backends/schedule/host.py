@@ -187,6 +187,25 @@ class Contract:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupedContract:
+    """``call`` for each ``place`` that is an element of ``group``, with the ``count`` positions
+    from ``start`` on that have it, once positions are sorted by that: ``rows`` are the dimensions
+    along which the target and the two operands have these, None where one has none. For little
+    work, and where ``group`` has other elements than places from 0 to ``size``, ``otherwise``.
+    ``work``: how many multiplications all that is."""
+
+    call: Contract
+    group: Var
+    size: Expr
+    place: Var
+    start: Var
+    count: Var
+    rows: tuple[int | None, int | None, int | None]
+    work: Expr
+    otherwise: tuple[HostNode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Meeting:
     """A subscript ``step * u + tap * v + shift`` of the image; ``u`` is an axis of the first of
     the other two tensors, ``v`` one of the second."""
@@ -486,8 +505,9 @@ class Either:
 
 HostNode: TypeAlias = (
     Reserve | Allocate | Clear | Drop | Permute | Later | CheckRange | CheckSome | CheckOnce
-    | Contract | Convolve | Run | Unit | Branch | Count | Repeat | Serial | Launch | Stream
-    | Group | Spread | Carry | Pass | PairsPass | Either | Parallel | InPlace | Lanes
+    | Contract | GroupedContract | Convolve | Run | Unit | Branch | Count | Repeat | Serial
+    | Launch | Stream | Group | Spread | Carry | Pass | PairsPass | Either | Parallel | InPlace
+    | Lanes
 )  # fmt: skip
 
 

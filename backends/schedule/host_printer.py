@@ -9,8 +9,9 @@ from typing import assert_never
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.schedule.host import (
     Allocate, Arranged, Branch, Bytes, Carry, CheckOnce, CheckRange, CheckSome, Clear, Contract,
-    Convolve, Count, Drop, Either, Group, HostNode, Lanes, Later, Launch, Meeting, Operand,
-    PairsPass, Pass, Permute, Piece, Question, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
+    Convolve, Count, Drop, Either, Group, GroupedContract, HostNode, Lanes, Later, Launch, Meeting,
+    Operand, PairsPass, Pass, Permute, Piece, Question, Repeat, Reserve, Run, Serial, Spread,
+    Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.printer import INDENT, indented, name, named, print_tree, text
@@ -57,6 +58,12 @@ def _node(node: HostNode) -> list[str]:
             return [f"lazy {name(var)}:", *_block(body), f"{INDENT}return {text(value)}"]
         case CheckRange() | CheckSome() | CheckOnce():
             return _check(node)
+        case GroupedContract():
+            group, size, work = name(node.group), text(node.size), text(node.work)
+            head = f"if {group} has groups from 0 to {size}, and {work} is much work:"
+            each = ", ".join(name(var) for var in (node.place, node.start, node.count))
+            inside = [f"for {each}:", *_block((node.call,))]
+            return [head, *indented(inside), "otherwise:", *_block(node.otherwise)]
         case Contract(target, left, right, equation, assign, into):
             product = f'product("{equation}", {_operand(left)}, {_operand(right)})'
             place = f"{_operand(target)}[...]" if into else _operand(target)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from loma.backends.schedule.host import (
-    Branch, Carry, Contract, Convolve, Count, Either, Group, HostNode, Later, Pass, Repeat,
-    Serial, Spread, Stream, Unit,
+    Branch, Carry, Contract, Convolve, Count, Either, Group, GroupedContract, HostNode, Later, Pass,
+    Repeat, Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Let, Parallel, Store
 from loma.backends.schedule.printer import text
@@ -53,6 +53,8 @@ def _words(nodes: Sequence[HostNode]) -> Iterator[str]:
         match node:
             case Contract():
                 yield "a matrix product of the library"
+            case GroupedContract():
+                yield "a matrix product of the library for each group of rows, where they are large"
             case Convolve():
                 yield "a convolution"
             case Parallel(over=()) if all(isinstance(inner, Let | Store) for inner in node.body):

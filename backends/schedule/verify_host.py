@@ -11,8 +11,8 @@ from typing import assert_never
 from loma.backends.kernels.ir import Inner
 from loma.backends.schedule.host import (
     Allocate, Branch, Carry, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count,
-    Drop, Either, Group, HostNode, Lanes, Later, Launch, PairsPass, Pass, Permute, Piece, Repeat,
-    Reserve, Run, Serial, Spread, Stream, Unit, flat,
+    Drop, Either, Group, GroupedContract, HostNode, Lanes, Later, Launch, PairsPass, Pass, Permute,
+    Piece, Repeat, Reserve, Run, Serial, Spread, Stream, Unit, flat,
 )  # fmt: skip
 from loma.backends.schedule.host_printer import head
 from loma.backends.schedule.ir import InPlace, Parallel
@@ -136,6 +136,14 @@ class _Verifier:
                 self.check(node)
             case Contract():
                 self.product(node)
+            case GroupedContract():
+                self.tensor(node.group)
+                self.ints(node.size, node.work)
+                with self.inner():
+                    for var in (node.place, node.start, node.count):
+                        self.declare(var)
+                    self.product(node.call)
+                self.inside(node.otherwise)
             case Convolve():
                 self.convolve(node)
             case Branch(_, condition, then, other):

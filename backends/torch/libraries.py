@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext
+from loma.backends.cfamily.names import local_name
 from loma.backends.cfamily.writer import Writer
-from loma.backends.schedule.host import Arranged, Contract, Convolve, Operand
+from loma.backends.schedule.host import Arranged, Contract, Convolve, GroupedContract, Operand
 from loma.core.ir import Expr, IntConst
 
 # What of the runtime is compiled for modules that call it only, with its functions.
 _ROUTINES = {
-    "product": re.compile(r"\bloma::product(_into)?\("),
+    "product": re.compile(r"\bloma::(product(_into)?\(|Groups\b)"),
     "convolution": re.compile(r"\bloma::(cut|correlate|spread(_out)?|conv2d(_input|_weight)?)\("),
 }
 
@@ -25,7 +26,7 @@ def called(text: str) -> tuple[str, ...]:
     return tuple(_ROUTINES) if "convolution" in found else tuple(found)
 
 
-def header(call: Contract | Convolve) -> str:
+def header(call: Contract | GroupedContract | Convolve) -> str:
     """The header that declares the routine."""
     return "convolution_statements.h" if isinstance(call, Convolve) else "product.h"
 
@@ -35,22 +36,66 @@ def write_call(writer: Writer, context: CppContext, call: Contract | Convolve) -
         _write_convolution(writer, context, call)
         return
 
-    def operand(part: Operand) -> str:
-        tensor = context.variable(part.tensor)
-        for cut in part.cuts:
-            given = (c.text(context.ints(value)) for value in (cut.start, cut.count))
-            tensor = f"loma::places({tensor}, {cut.dim}, {', '.join(given)})"
-        for dim, place in part.fixed:
-            tensor = f"loma::at_place({tensor}, {dim}, {c.text(context.ints(place))})"
-        return tensor
-
-    left, right, target = map(operand, (call.left, call.right, call.target))
+    left, right, target = (
+        _part(context, part, context.variable(part.tensor))
+        for part in (call.left, call.right, call.target)
+    )
     given = f'"{call.equation}", {left}, {right}'
     if call.assign and not call.into:
         writer.line(f"{target} = loma::product({given});")
     else:
-        add = "false" if call.assign else "true"
-        writer.line(f"loma::product_into({target}, {given}, {add});")
+        _write_into(writer, call, target, given)
+
+
+def _write_into(writer: Writer, call: Contract, target: str, given: str) -> None:
+    add = "false" if call.assign else "true"
+    writer.line(f"loma::product_into({target}, {given}, {add});")
+
+
+def _part(context: CppContext, part: Operand, tensor: str) -> str:
+    for cut in part.cuts:
+        given = (c.text(context.ints(value)) for value in (cut.start, cut.count))
+        tensor = f"loma::places({tensor}, {cut.dim}, {', '.join(given)})"
+    for dim, place in part.fixed:
+        tensor = f"loma::at_place({tensor}, {dim}, {c.text(context.ints(place))})"
+    return tensor
+
+
+def write_groups(
+    writer: Writer, context: CppContext, node: GroupedContract, otherwise: Callable[[], None]
+) -> None:
+    call, groups, part = node.call, context.temporary("groups"), context.temporary("part")
+    numbers = [c.text(context.ints(number)) for number in (node.size, node.work)]
+    operands = list(zip((call.target, call.left, call.right), node.rows, strict=True))
+    with writer.block():
+        group = context.variable(node.group)
+        data = f"{group}.template const_data_ptr<int64_t>()"
+        given = ", ".join([data, f"{group}.size(0)", *numbers])
+        writer.line(f"const loma::Groups {groups}({given});")
+        with writer.block(f"if ({groups}.pay())"):
+            parts = []
+            for operand, dim in operands:
+                tensor = name = context.variable(operand.tensor)
+                if dim is not None:
+                    name = context.temporary("rows")
+                    is_new = operand is call.target and call.assign
+                    made = f"room({groups}, {tensor})"
+                    made = made if is_new else f"sorted({groups}, {tensor}, {dim})"
+                    writer.line(f"const loma::Tensor {name} = loma::{made};")
+                parts.append((name, _part(context, operand, name)))
+            (rows, target), (_, left), (_, right) = parts
+            with writer.block(f"for (const auto& {part} : {groups})"):
+                for var, member in (
+                    (node.place, "place"), (node.start, "start"), (node.count, "count"),
+                ):  # fmt: skip
+                    writer.line(f"const int64_t {local_name(var.name)} = {part}.{member};")
+                _write_into(writer, call, target, f'"{call.equation}", {left}, {right}')
+            operand, dim = operands[0]
+            if dim is not None:
+                to = context.variable(operand.tensor)
+                writer.line(f"loma::put({groups}, {rows}, {to}, {dim});")
+        with writer.block("else"):
+            otherwise()
 
 
 def _write_convolution(writer: Writer, context: CppContext, call: Convolve) -> None:

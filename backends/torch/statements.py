@@ -16,8 +16,8 @@ from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.host import (
     Allocate, Branch, Carry, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count,
-    Drop, Either, Group, HostNode, Lanes, Later, Launch, PairsPass, Pass, Permute, Repeat, Reserve,
-    Run, Serial, Spread, Stream, Unit,
+    Drop, Either, Group, GroupedContract, HostNode, Lanes, Later, Launch, PairsPass, Pass, Permute,
+    Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.torch import checks, libraries
@@ -91,6 +91,8 @@ class Statements:
                 checks.write_check(self, node)
             case Contract() | Convolve():
                 libraries.write_call(writer, context, node)
+            case GroupedContract(otherwise=otherwise):
+                libraries.write_groups(writer, context, node, lambda: self.nodes(otherwise))
             case Parallel() | InPlace():
                 self.device.write(self, node)
             case Branch(source, condition, then, other):

@@ -26,7 +26,7 @@ FUNCTIONS = [
     ("registers", "windows"), ("guarded", "guarded"), ("sums", "sums"),
     ("streamed", "streamed"), ("streamed", "remainders"), ("turned", "turned"),
     ("transposed_squares", "transposed_squares"), ("kept", "sampled"), ("masked", "newton"),
-    ("out_call_in_a_loop", "add_square__backward"),
+    ("out_call_in_a_loop", "add_square__backward"), ("chosen", "chosen__backward"),
 ]  # fmt: skip
 
 

@@ -27,8 +27,8 @@ from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.interpreter import Interpreter
 from loma.backends.schedule.host import (
     Allocate, Arranged, Branch, Buffer, Carry, CheckOnce, CheckRange, CheckSome, Clear, Contract,
-    Convolve, Count, Drop, Either, Group, HostNode, Lanes, Later, Launch, Operand, PairsPass, Pass,
-    Permute, Piece, Question, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
+    Convolve, Count, Drop, Either, Group, GroupedContract, HostNode, Lanes, Later, Launch, Operand,
+    PairsPass, Pass, Permute, Piece, Question, Repeat, Reserve, Run, Serial, Spread, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core.effects import written
@@ -150,6 +150,8 @@ class _Host:
                     )
                 else:
                     self.take(target.tensor, product, assign)
+            case GroupedContract():
+                self.groups(node)
             case Convolve():
                 self.convolve(node)
             case Branch(_, condition, then, other):
@@ -206,6 +208,30 @@ class _Host:
         lengths[first] = np.diff(begins)
         self.env[node.order.name], self.env[node.lengths.name] = order, lengths
         self.nodes(node.together)
+
+    def groups(self, node: GroupedContract) -> None:
+        group, size = self.env[node.group.name], self.whole(node.size)
+        self.whole(node.work)
+        exist = all(0 <= own < size for own in group)
+        if not exist or self.machine.rng.random() < 0.5:
+            return self.nodes(node.otherwise)
+        operands = node.call.target, node.call.left, node.call.right
+        tensors = [self.env[operand.tensor.name] for operand in operands]
+        order = np.argsort(group, kind="stable")
+        for operand, dim, tensor in zip(operands, node.rows, tensors, strict=True):
+            if dim is not None:
+                self.env[operand.tensor.name] = np.take(tensor, order, dim)
+        for place in np.unique(group):
+            self.env[node.place.name] = int(place)
+            self.env[node.start.name] = int((group < place).sum())
+            self.env[node.count.name] = int((group == place).sum())
+            self.node(node.call)
+        for operand, dim, tensor in zip(operands, node.rows, tensors, strict=True):
+            if dim is not None:
+                made, self.env[operand.tensor.name] = self.env[operand.tensor.name], tensor
+                if operand is node.call.target:
+                    tensor[(slice(None),) * dim + (order,)] = made
+        return None
 
     def operand(self, operand: Operand) -> Any:
         """A view, or zeros that nobody looks at for places that there are not."""

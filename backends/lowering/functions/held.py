@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from loma.backends.kernels.ir import Kernel, Panels, Step
 from loma.backends.kernels.sharing import mentions
-from loma.backends.schedule.host import Branch, Bytes, Contract, Count, HostNode, Stream, Unit
+from loma.backends.schedule.host import (
+    Branch, Bytes, Contract, Count, GroupedContract, HostNode, Stream, Unit,
+)  # fmt: skip
 from loma.core import sizes
 from loma.core.effects import written_places
 from loma.core.ir import INT, Axis, Binary, IntConst, Stmt, TensorType, Var
@@ -82,7 +84,7 @@ def multiplies(nodes: Sequence[HostNode]) -> bool:
     """Whether the library multiplies matrices for the nodes."""
     for node in nodes:
         match node:
-            case Contract():
+            case Contract() | GroupedContract():
                 return True
             case Unit(body=body) | Stream(body=body) if multiplies(body):
                 return True

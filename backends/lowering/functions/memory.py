@@ -9,7 +9,9 @@ from loma.backends.kernels.ir import Kernel, Panels, panels_of, statements_of
 from loma.backends.lowering.index_statements import library_call
 from loma.backends.schedule import storage
 from loma.backends.schedule.context import FunctionContext
-from loma.backends.schedule.host import Allocate, Contract, Convolve, Drop, HostNode
+from loma.backends.schedule.host import (
+    Allocate, Contract, Convolve, Drop, GroupedContract, HostNode,
+)  # fmt: skip
 from loma.core.distinct import fill_together
 from loma.core.ir import Declare, Function, If, IndexAssign, Return, Stmt, TensorType, Var
 from loma.core.walk import mentioned_names, own_names, root
@@ -136,8 +138,12 @@ def _assignments(statements: Sequence[Stmt]) -> list[Stmt]:
     )
 
 
-def _is_new(call: Contract | Convolve | None) -> bool:
+def _is_new(call: Contract | GroupedContract | Convolve | None) -> bool:
     """Whether a library gives a statement's target as a new tensor."""
-    if isinstance(call, Contract):
-        return call.target.is_whole
-    return call is not None and not call.result.cuts
+    match call:
+        case Contract():
+            return call.target.is_whole
+        case Convolve():
+            return not call.result.cuts
+        case _:
+            return False

@@ -4,8 +4,10 @@
 #include "allocate.h"
 
 #include <ATen/ops/bmm_ops.h>
+#include <ATen/ops/index_select_ops.h>
 #include <ATen/ops/mm_ops.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
@@ -174,6 +176,57 @@ void product_into(at::Tensor target, std::string_view equation, const at::Tensor
                   const at::Tensor& right, bool add) {
   const Equation e = parsed(equation);
   write(e, target, e.swapped ? right : left, e.swapped ? left : right, add);
+}
+
+Groups::Groups(const int64_t* of_row, int64_t rows, int64_t size, int64_t work) {
+  constexpr int64_t kLeast = 1 << 19;  // multiplications of a product that take no longer in loops
+  if (work < kLeast || rows == 0 || size <= 0) return;
+  std::vector<int64_t> next(static_cast<size_t>(size) + 1);  // where a group's next row goes
+  bool in_order = true;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t own = of_row[row];
+    if (own < 0 || own >= size) return;
+    in_order = in_order && (row == 0 || of_row[row - 1] <= own);
+    ++next[static_cast<size_t>(own) + 1];
+  }
+  for (int64_t place = 0; place < size; ++place) {
+    const auto at = static_cast<size_t>(place);
+    const int64_t count = next[at + 1];
+    if (count > 0) parts_.push_back({place, next[at], count});
+    next[at + 1] += next[at];
+  }
+  pay_ = work >= kLeast * static_cast<int64_t>(parts_.size());
+  if (!pay_ || in_order) return;
+  order_.resize(static_cast<size_t>(rows));
+  for (int64_t row = 0; row < rows; ++row) {
+    order_[static_cast<size_t>(next[static_cast<size_t>(of_row[row])]++)] = row;
+  }
+}
+
+namespace {
+
+at::Tensor places_of(const Groups& groups, const at::Tensor& tensor) {
+  at::Tensor made = empty({static_cast<int64_t>(groups.order().size())},
+                          tensor.options().dtype(at::kLong));
+  std::copy(groups.order().begin(), groups.order().end(), made.mutable_data_ptr<int64_t>());
+  return made;
+}
+
+}  // namespace
+
+at::Tensor sorted(const Groups& groups, const at::Tensor& tensor, int64_t dim) {
+  if (groups.order().empty()) return tensor;
+  at::Tensor made = room(groups, tensor);
+  at::_ops::index_select_out::call(tensor, dim, places_of(groups, tensor), made);
+  return made;
+}
+
+at::Tensor room(const Groups& groups, const at::Tensor& tensor) {
+  return groups.order().empty() ? tensor : empty(tensor.sizes(), tensor.options());
+}
+
+void put(const Groups& groups, const at::Tensor& sorted, at::Tensor target, int64_t dim) {
+  if (!groups.order().empty()) target.index_copy_(dim, places_of(groups, target), sorted);
 }
 
 at::Tensor at_place(const at::Tensor& tensor, int64_t dim, int64_t place) {

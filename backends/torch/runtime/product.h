@@ -2,6 +2,8 @@
 #ifndef LOMA_PRODUCT_H
 #define LOMA_PRODUCT_H
 
+#include "groups.h"
+
 #include <ATen/core/Tensor.h>
 
 #include <string_view>
@@ -25,6 +27,12 @@ void product_into(at::Tensor target, std::string_view equation, const at::Tensor
 // not exist, which has been checked unless nothing is to be read or written, zeros of that shape.
 at::Tensor at_place(const at::Tensor& tensor, int64_t dim, int64_t place);
 at::Tensor places(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t count);
+
+// The positions of dimension `dim`, the rows, sorted by group: a tensor itself where they are in that
+// order; memory for as much, its own then; and back to where the rows were.
+at::Tensor sorted(const Groups& groups, const at::Tensor& tensor, int64_t dim);
+at::Tensor room(const Groups& groups, const at::Tensor& tensor);
+void put(const Groups& groups, const at::Tensor& sorted, at::Tensor target, int64_t dim);
 
 #pragma GCC visibility pop
 

@@ -92,6 +92,16 @@ def remainders(x : In[Tensor[N, M]], c : In[Tensor[N]], k : In[int]) -> Tensor[N
     return y
 """
 
+# A product of matrices for each group of rows.
+CHOSEN = """
+def chosen(
+    x : In[Tensor[M, K]], w : In[Tensor[G, K, N]], group : In[IntTensor[M]],
+) -> Tensor[M, N]:
+    y : Tensor[M, N]
+    y[m, n] = sum(x[m, k] * w[group[m], k, n] for k in K)
+    return y
+"""
+
 # Weights that exist for a few rows at a time, in loops that compute with the row's number, and sums
 # over all of them.
 ATTENTION = """
@@ -165,6 +175,7 @@ def shared(x : In[Tensor[N]]) -> tuple[Tensor[N], Tensor[N]]:
 CASES = {
     "turned": TURNED,
     "streamed": STREAMED,
+    "chosen": CHOSEN,
     "attention": ATTENTION,
     "registers": REGISTERS,
     "guarded": GUARDED,

@@ -17,5 +17,12 @@ Tensor at_place(const Tensor& tensor, int64_t dim, int64_t place) {
 Tensor places(const Tensor& tensor, int64_t dim, int64_t start, int64_t count) {
   return loma::places(tensor, dim, start, count);
 }
+Tensor sorted(const Groups& groups, const Tensor& tensor, int64_t dim) {
+  return loma::sorted(groups, tensor, dim);
+}
+Tensor room(const Groups& groups, const Tensor& tensor) { return loma::room(groups, tensor); }
+void put(const Groups& groups, const Tensor& sorted, const Tensor& target, int64_t dim) {
+  loma::put(groups, sorted, target, dim);
+}
 
 }  // namespace loma::light

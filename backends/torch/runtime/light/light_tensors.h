@@ -14,6 +14,7 @@
 
 #include "checks.h"
 #include "geometry.h"
+#include "groups.h"
 
 namespace at {
 class Tensor;
@@ -123,6 +124,9 @@ void product_into(const Tensor& target, std::string_view equation, const Tensor&
                   const Tensor& right, bool add);
 Tensor at_place(const Tensor& tensor, int64_t dim, int64_t place);
 Tensor places(const Tensor& tensor, int64_t dim, int64_t start, int64_t count);
+Tensor sorted(const Groups& groups, const Tensor& tensor, int64_t dim);
+Tensor room(const Groups& groups, const Tensor& tensor);
+void put(const Groups& groups, const Tensor& sorted, const Tensor& target, int64_t dim);
 
 struct Arranged {
   const Tensor& tensor;
