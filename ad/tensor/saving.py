@@ -18,7 +18,7 @@ import sys
 
 from loma.ad.tensor.joint import Joint
 from loma.core.builtins import BUILTINS
-from loma.core.effects import assigned, written
+from loma.core.effects import assigned, is_blank, written
 from loma.core.ir import (
     Builtin, Call, Declare, Expr, Index, IndexAssign, IntType, Op, Reduce, Stmt, TensorType, Var,
     replace,
@@ -53,7 +53,7 @@ def recomputed(joint: Joint, live: frozenset[str], sizes: set[str], save: Save) 
     declarations = tuple(
         s
         for s in (*joint.declarations, *joint.forward)
-        if isinstance(s, Declare) and s.value is None and s.target.name in made - declared
+        if is_blank(s) and s.target.name in made - declared
     )
     return (*declarations, *chosen)
 

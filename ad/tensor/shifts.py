@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from loma import config
 from loma.ad.tensor.weights import STAYS, ZERO, NoWeight, Weight, added, same, weight_of
-from loma.core.effects import effects, written
+from loma.core.effects import effects, is_blank, written
 from loma.core.ir import (
     FLOAT, INT, Assign, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, Reduce,
     Return, Stmt, Unpack, Var, While, Zero,
@@ -102,7 +102,7 @@ def _cancels(
 
 
 def _is_blank(stmt: Stmt) -> bool:
-    return isinstance(stmt, Zero) or (isinstance(stmt, Declare) and stmt.value is None)
+    return isinstance(stmt, Zero) or is_blank(stmt)
 
 
 def _names(exprs: Iterable[Expr]) -> set[str]:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loma.core import sizes
-from loma.core.effects import written
+from loma.core.effects import is_blank, written
 from loma.core.ir import (
-    INT, Axis, Declare, Expr, Function, Index, IndexAssign, Reduce, Stmt, TensorType, Var,
-    remembered, replace,
+    INT, Axis, Expr, Function, Index, IndexAssign, Reduce, Stmt, TensorType, Var, remembered,
+    replace,
 )  # fmt: skip
 from loma.core.walk import (
     free_variables, map_blocks, mentioned_names, reads_of_type, root, substitute, walk,
@@ -134,7 +134,7 @@ def _target(stmt: Stmt) -> str:
 
 
 def _declares(stmt: Stmt, name: str) -> bool:
-    return isinstance(stmt, Declare) and stmt.value is None and stmt.target.name == name
+    return is_blank(stmt) and stmt.target.name == name
 
 
 def _moves(block: list[Stmt], start: int, later: int) -> bool:

@@ -32,6 +32,7 @@ from loma.backends.kernels.sharing import (
 )  # fmt: skip
 from loma.backends.kernels.starts import with_starts
 from loma.backends.kernels.sweeps import sweeps
+from loma.core.effects import blanks
 from loma.core.ir import Declare, For, Function, If, Stmt, Var, While, replace
 from loma.core.names import Names, names_of
 from loma.core.sizes import size_variables
@@ -289,8 +290,7 @@ class _Kernels:
 
 def _declared(body: tuple[Stmt, ...]) -> frozenset[str]:
     """Tensors that have memory of their own."""
-    found = (s for s in statements(body) if isinstance(s, Declare) and s.value is None)
-    return frozenset(stmt.target.name for stmt in found)
+    return frozenset(blanks(statements(body)))
 
 
 def _is_one_branch(run: Run) -> bool:

@@ -26,7 +26,9 @@ from dataclasses import dataclass
 from loma.backends.kernels.ir import Inner, InnerSum, Kernel, Within
 from loma.backends.kernels.private import at_index
 from loma.backends.kernels.rounds import forms, written_out
-from loma.backends.kernels.sharing import forms_along, index_assigns, opened, reads_tensors
+from loma.backends.kernels.sharing import (
+    forms_along, index_assigns, is_float, opened, reads_tensors,
+)  # fmt: skip
 from loma.core import sizes
 from loma.core.bounds import ZERO
 from loma.core.effects import counters, written
@@ -125,7 +127,7 @@ class _Run:
             run = replace(run, dims=tuple(dict((*run.dims, (target, dim))).items()))
         else:
             summed = {a.name for a in stmt.axes} - {axis.name}
-            plain = stmt.op == "+=" and summed == {*bare} and _is_float(stmt.element)
+            plain = stmt.op == "+=" and summed == {*bare} and is_float(stmt.element)
             inner = any(isinstance(node, Reduce) for node in walk(stmt.value))
             if (
                 not plain
@@ -142,10 +144,6 @@ class _Run:
             if dict(run.dims).get(name, form) != form:
                 return None
         return replace(run, forms=tuple(seen.items()), names=(*run.names, axis.name))
-
-
-def _is_float(place: Index) -> bool:
-    return isinstance(place.base.type, TensorType) and place.base.type.element == "float"
 
 
 def _runs_at(block: Sequence[Stmt], start: int) -> Iterator[_Run]:
@@ -174,7 +172,7 @@ class _Row:
 
 def _row(read: Index, index: str, axes: dict[str, Axis]) -> tuple[_Row, str] | None:
     """The row of which a statement reads an element, and the name of its last axis."""
-    if not isinstance(read.base, Var) or not _is_float(read):
+    if not isinstance(read.base, Var) or not is_float(read):
         return None
     place: list[Expr | None] = []
     used: list[str] = []

@@ -19,7 +19,7 @@ from loma.backends.kernels.ir import Kernel
 from loma.backends.kernels.sharing import mentions
 from loma.core.ir import Expr, For, Index, IndexAssign, Stmt, TensorType, Var, While
 from loma.core.walk import (
-    blocks, expressions, map_children, map_expressions, nodes, variables, walk,
+    blocks, expressions, is_element_of, map_children, map_expressions, nodes, variables, walk,
 )  # fmt: skip
 from loma.passes.liveness import Liveness, covers
 
@@ -121,21 +121,21 @@ def _without(kernel: Kernel, var: Var, local: Collection[str]) -> Kernel:
     # Dimensions that an iteration has one value of are those that a private tensor lacks.
     fixed = {axis.name for axis in kernel.axes} if kernel.count is None else set[str]()
     own = tuple(s for s in target.subscripts if not (isinstance(s, Var) and s.name in fixed))
-    reads = [node for node in walk(stmt.value) if _is_of(node, name)]
-    if not reads or any(read.subscripts != own for read in reads if isinstance(read, Index)):
+    reads = [node for node in walk(stmt.value) if is_element_of(node, name)]
+    if not reads or any(read.subscripts != own for read in reads):
         return kernel
     lacks = tuple(
         k for k, s in enumerate(target.subscripts) if isinstance(s, Var) and s.name in fixed
     )
     if kernel.count is None and dict(kernel.dropped).get(name) != lacks:
         return kernel
-    everywhere = [node for node in nodes(body) if _is_of(node, name)]
+    everywhere = [node for node in nodes(body) if is_element_of(node, name)]
     if len(everywhere) != mentions(body)[name]:  # also as a whole
         return kernel
 
     def moved(expr: Expr) -> Expr:
         expr = map_children(expr, moved)
-        if not isinstance(expr, Index) or not _is_of(expr, name):
+        if not is_element_of(expr, name):
             return expr
         rest = iter(expr.subscripts)
         places = tuple(
@@ -151,10 +151,6 @@ def _without(kernel: Kernel, var: Var, local: Collection[str]) -> Kernel:
     body = (*map(changed, body[: last + 1]), *body[last + 1 :])
     gone = (*kernel.gone, name)
     return replace(kernel, private=kept, dropped=dropped, body=body, gone=gone)
-
-
-def _is_of(node: object, name: str) -> bool:
-    return isinstance(node, Index) and isinstance(node.base, Var) and node.base.name == name
 
 
 def _is_alike(kernel: Kernel, var: Var, target: Var) -> bool:

@@ -22,7 +22,7 @@ from loma.backends.kernels.sweeps import (
     bound, check_inside, check_matrix, Refused, require, variable,
 )  # fmt: skip
 from loma.core import sizes
-from loma.core.effects import assigned
+from loma.core.effects import assigned, is_blank
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Declare, Expr, Function, If, Index, IndexAssign, Reduce, Stmt,
     TensorType, Var,
@@ -114,9 +114,7 @@ class _Search:
                 self._flat += [(position, inner, stmt.cond) for inner in stmt.then]
             else:
                 self._flat.append((position, stmt, None))
-        self._declares = {
-            s.target.name: s for _, s, _ in self._flat if isinstance(s, Declare) and s.value is None
-        }
+        self._declares = {s.target.name: s for _, s, _ in self._flat if is_blank(s)}
         self._definitions: dict[str, _Definition] = {}
         spoilt: set[str] = set()
         for k, (_, stmt, _) in enumerate(self._flat):

@@ -13,7 +13,7 @@ from loma.backends.kernels.sharing import (
     NOTHING, OUTERMOST, Around, Library, Shared, Sharing, index_assigns, mentions, reads_tensors,
     subscripts_of, whole_reads,
 )  # fmt: skip
-from loma.core.effects import assigned, written_places
+from loma.core.effects import assigned, blanks, written_places
 from loma.core.ir import (
     CallStmt, Declare, For, Function, If, Index, IndexAssign, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
@@ -63,11 +63,10 @@ class Runs:
         # Where a size changes, only the tensor knows what it was: it has to be one.
         changing = set(assigned(function.body))
         self._locals = {
-            s.target.name: s.target
-            for s in statements(function.body)
-            if isinstance(s, Declare) and s.value is None and isinstance(s.target.type, TensorType)
-            and changing.isdisjoint(reads_of_type(s.target.type))
-        }  # fmt: skip
+            name: var
+            for name, var in blanks(statements(function.body)).items()
+            if isinstance(var.type, TensorType) and changing.isdisjoint(reads_of_type(var.type))
+        }
 
     def longest(self, block: tuple[Stmt, ...], start: int) -> Run | None:
         """The longest run from a position of a block whose statements all hang together by tensors

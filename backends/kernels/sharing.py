@@ -109,7 +109,7 @@ class Sharing:
 
     def _may_have_parts(self, stmt: IndexAssign) -> bool:
         """Whether the target of a sum can have parts, of which each is less than what it reads."""
-        if not isinstance(stmt.target, Index) or not _is_float(stmt.target):
+        if not isinstance(stmt.target, Index) or not is_float(stmt.target):
             return False
         names = {axis.name for axis in stmt.axes}
         own = [axis.extent for axis in stmt.axes if axis.name in subscripts_of(stmt)]
@@ -349,7 +349,8 @@ def whole_reads(stmt: IndexAssign) -> frozenset[str]:
     )
 
 
-def _is_float(place: Index) -> bool:
+def is_float(place: Index) -> bool:
+    """Whether a place is an element of a tensor of floats."""
     return isinstance(place.base.type, TensorType) and place.base.type.element == "float"
 
 

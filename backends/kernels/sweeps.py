@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from loma.backends.kernels.sharing import mentions
 from loma.core import bounds, sizes
-from loma.core.effects import assigned, written_places
+from loma.core.effects import assigned, is_blank, written_places
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Builtin, Call, Declare, Expr, FloatConst, Function, If, Index,
     IndexAssign, IntConst, Member, Op, Reduce, Select, Stmt, TensorType, Unary, Var, Zero,
@@ -148,9 +148,7 @@ class _Search:
         self._function, self._block, self._names = function, block, names
         self._sizes = set(sizes.size_variables(function))
         self._mentions = mentions(function.body)
-        self._locals = {
-            s.target.name: s for s in block if isinstance(s, Declare) and s.value is None
-        }
+        self._locals = {s.target.name: s for s in block if is_blank(s)}
         writes = Counter(root(place) for place in written_places(function.body))
         self._definitions: dict[str, _Definition] = {}
         for position, stmt in enumerate(block):

@@ -8,15 +8,14 @@ from dataclasses import replace
 from loma import errors
 from loma.backends.kernels.beside import reads_beside
 from loma.backends.kernels.ir import (
-    Carrying, Chain, Inner, Kernel, Nested, Panels, Step, Sweep, Within, as_statement,
-    temporaries,
+    Carrying, Chain, Inner, Kernel, Nested, Panels, Step, Sweep, Within, as_statement, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.pairs import Pairs
 from loma.backends.lowering import joined, lanes, running, spread, together
 from loma.backends.lowering.functions.held import (
-    are_whole_panels, bytes_of, bytes_of_rows, held_in, in_one_loop, last_statements,
-    moving_axes, multiplies, scalars_of,
+    are_whole_panels, bytes_of, bytes_of_rows, held_in, in_one_loop, last_statements, moving_axes,
+    multiplies, scalars_of,
 )  # fmt: skip
 from loma.backends.lowering.functions.operands import (
     Operands, is_kernel, operands_of, read_by_kernels,

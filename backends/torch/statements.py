@@ -24,6 +24,7 @@ from loma.backends.torch import checks, libraries
 from loma.backends.torch.tensors import Host
 from loma.backends.torch.timing import Probe, timed
 from loma.core import sizes
+from loma.core.effects import is_blank
 from loma.core.ir import (
     INT, Assign, CallStmt, Declare, Expr, For, If, Index, IntConst, Member, Return, Stmt,
     TensorType, Type, Unpack, Var, While, Zero,
@@ -156,11 +157,8 @@ class Statements:
             self.context.current = stmt.span
 
     def comment(self, stmt: Stmt) -> None:
-        if isinstance(stmt, If | For | While | Return) or (
-            isinstance(stmt, Declare) and stmt.value is None
-        ):
-            return
-        self.writer.comment(statement_text(stmt))
+        if not isinstance(stmt, If | For | While | Return) and not is_blank(stmt):
+            self.writer.comment(statement_text(stmt))
 
     # -------------------------------------------------------------------------------- memory
 

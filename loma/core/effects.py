@@ -5,9 +5,9 @@ Nested blocks are no part of a statement here: :func:`loma.core.walk.statements`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TypeGuard, assert_never
 
 from loma.core.ir import (
     INT, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If, Index,
@@ -71,6 +71,16 @@ def _effects(stmt: Stmt) -> Effects:
             return Effects(values)
         case _:
             assert_never(stmt)
+
+
+def is_blank(stmt: Stmt) -> TypeGuard[Declare]:
+    """Whether a statement declares a variable without a value."""
+    return isinstance(stmt, Declare) and stmt.value is None
+
+
+def blanks(body: Iterable[Stmt]) -> dict[str, Var]:
+    """The variables that these statements declare without a value, by name."""
+    return {stmt.target.name: stmt.target for stmt in body if is_blank(stmt)}
 
 
 def out_places(call: Call, callee: Function | None) -> Iterator[Place]:

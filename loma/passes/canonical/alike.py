@@ -21,7 +21,7 @@ from functools import partial
 
 from loma.core import bounds, sizes
 from loma.core import builder as b
-from loma.core.effects import written
+from loma.core.effects import blanks, is_blank, written
 from loma.core.ir import (
     INT, Assign, Axis, Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Op, Reduce,
     Return, Stmt, TensorType, Var, ZeroPad, replace,
@@ -128,9 +128,7 @@ class _Alike:
         self._function = function
         self._names = Names(names_of(function))
         self._is_size = frozenset(sizes.size_variables(function)).__contains__
-        self._local = {
-            s.target.name for s in function.body if isinstance(s, Declare) and s.value is None
-        }
+        self._local = set(blanks(function.body))
 
         self._mentions = mentions(function.body)
 
@@ -294,7 +292,7 @@ class _Alike:
         end = position
         for k in range(position, len(body)):
             stmt, last = body[k], k
-            if k < end or (found and isinstance(stmt, Declare) and stmt.value is None):
+            if k < end or (found and is_blank(stmt)):
                 continue
             if not (isinstance(stmt, IndexAssign) and stmt.op == "=" and _sums_windows(stmt)):
                 break
@@ -359,6 +357,6 @@ def _joins(stmt: Stmt) -> Iterator[Op]:
 
 def _uses(stmt: Stmt) -> frozenset[str]:
     """What a statement mentions, declarations without a value aside."""
-    if isinstance(stmt, Declare) and stmt.value is None:
+    if is_blank(stmt):
         return frozenset()
     return mentioned_names((stmt,))

@@ -18,7 +18,7 @@ from loma.core import builder as b, sizes
 from loma.core.axes import ranged, shifted_places
 from loma.core.bounds import ONE, exists, is_never_negative, last_places
 from loma.core.distinct import never_meet, told_apart
-from loma.core.effects import counters, written
+from loma.core.effects import blanks, counters, is_blank, written
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Call, Declare, Expr, FloatType, For, Function, If, Index, IndexAssign,
     IntType, Module, Op, Reduce, Stmt, TensorType, Var, Zero, replace,
@@ -79,11 +79,7 @@ class _Loops:
         self._counts = {size for type_ in types for size in sizes.dims_in(type_)}
         self._written = written(function.body)
         self._changed = self._written | counters(function.body)
-        self._declared = {
-            stmt.target.name: stmt.target
-            for stmt in function.body
-            if isinstance(stmt, Declare) and stmt.value is None
-        }
+        self._declared = blanks(function.body)
         self._mentions = mentions(function.body)
         self._new: dict[str, Var] = {}  # variables for conditions
         self._around: tuple[Axis, ...] = ()  # the counters of loops around what is looked at
@@ -95,7 +91,7 @@ class _Loops:
         return replace(self._function, body=tuple(map(self._declaration, (*new, *body))))
 
     def _declaration(self, stmt: Stmt) -> Stmt:
-        if isinstance(stmt, Declare) and stmt.value is None:
+        if is_blank(stmt):
             return replace(stmt, target=self._declared.get(stmt.target.name, stmt.target))
         return stmt
 
@@ -477,7 +473,7 @@ def mentions(body: tuple[Stmt, ...]) -> Counter[str]:
     """How many statements mention each variable, declarations without a value aside."""
     found: Counter[str] = Counter()
     for stmt in statements(body):
-        if isinstance(stmt, Declare) and stmt.value is None:
+        if is_blank(stmt):
             found.update(reads_of_type(stmt.target.type))
         else:
             found.update(own_names(stmt))

@@ -26,7 +26,7 @@ from loma.core import builder as b, sizes
 from loma.core.axes import runs_over, unsaid
 from loma.core.bounds import exists, is_never_negative, never_fails, stays_inside
 from loma.core.distinct import names_once, never_meet, told_apart
-from loma.core.effects import written
+from loma.core.effects import blanks, is_blank, written
 from loma.core.overlap import apart, reads_of, same_element
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign,
@@ -71,9 +71,7 @@ class _Temporaries:
         # What reductions around a read run along, each value once, or lack.
         self._along = frozenset[str]()
         self._is_size = frozenset(size_variables(function)).__contains__
-        self._local = {
-            s.target.name for s in function.body if isinstance(s, Declare) and s.value is None
-        }
+        self._local = set(blanks(function.body))
 
     def run(self) -> Function:
         return replace(self._function, body=self._block(self._function.body, None))
@@ -485,7 +483,7 @@ def _reads_apart(tensor: Var, block: tuple[Stmt, ...], around: Extents) -> bool:
 
 
 def _undeclared(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    return tuple(s for s in body if not (isinstance(s, Declare) and s.value is None))
+    return tuple(s for s in body if not is_blank(s))
 
 
 def _holds_a_loop(found: Definition, block: tuple[Stmt, ...], around: Extents | None) -> bool:

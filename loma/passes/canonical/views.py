@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from loma.core import builder as b, sizes
 from loma.core.bounds import counted, is_never_negative
-from loma.core.effects import written
+from loma.core.effects import is_blank, written
 from loma.core.ir import (
     FLOAT, INT, Assign, Binary, Declare, Expr, For, Function, Index, IntConst, Op, Stmt, TensorType,
     Var, replace,
@@ -37,10 +37,7 @@ def read_through(function: Function) -> Function:
     neither is written while the part is in use."""
     is_size = frozenset(sizes.size_variables(function)).__contains__
     uses = Counter(
-        name
-        for stmt in statements(function.body)
-        if not (isinstance(stmt, Declare) and stmt.value is None)
-        for name in own_names(stmt)
+        name for stmt in statements(function.body) if not is_blank(stmt) for name in own_names(stmt)
     )
 
     def block(body: tuple[Stmt, ...], counters: Mapping[str, Expr]) -> tuple[Stmt, ...]:

@@ -14,7 +14,7 @@ from loma.core.effects import assigned
 from loma.core.ir import (
     FLOAT, Declare, Expr, Function, Index, IndexAssign, Op, Stmt, Var, replace,
 )  # fmt: skip
-from loma.core.walk import map_children, map_expressions, nodes, statements, walk
+from loma.core.walk import is_element_of, map_children, map_expressions, nodes, statements, walk
 
 _CONVOLUTIONS = ("conv2d", "conv3d")
 
@@ -40,7 +40,7 @@ def _is_read_once(function: Function, name: str) -> bool:
         for stmt in statements(function.body)
         if isinstance(stmt, IndexAssign) and stmt.op == "="
         for expr in walk(stmt.value)
-        if isinstance(expr, Index) and isinstance(expr.base, Var) and expr.base.name == name
+        if is_element_of(expr, name)
     ]
     if len(reads) != 1 or mentions != 2:  # it is declared, too
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from loma.core.effects import effects, written
+from loma.core.effects import effects, is_blank, written
 from loma.core.ir import (
     Assign, Call, Declare, Expr, Function, Index, IndexAssign, Reduce, Return, Stmt, TensorType,
     Var, replace,
@@ -84,7 +84,7 @@ class _Copies:
         self._returned: set[str] = set()
         self._declared: set[str] = set()
         for position, stmt in enumerate(function.body):
-            if isinstance(stmt, Declare) and stmt.value is None:
+            if is_blank(stmt):
                 self._declared.add(stmt.target.name)
                 continue
             for name in mentioned_names((stmt,)):

@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Callable
 
 from loma.core import sizes
+from loma.core.effects import is_blank
 from loma.core.ir import (
-    FLOAT, INT, Axis, Binary, Builtin, Declare, Expr, FloatConst, Function, Index, IndexAssign,
-    Reduce, Stmt, TensorType, Unary, Var, replace,
+    FLOAT, INT, Axis, Binary, Builtin, Expr, FloatConst, Function, Index, IndexAssign, Reduce, Stmt,
+    TensorType, Unary, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
@@ -39,7 +40,7 @@ def epilogues(function: Function, library: Library) -> Function:
         out: list[Stmt] = []
         for stmt in body:
             stmt = map_blocks(stmt, block)
-            before = next((k for k in reversed(range(len(out))) if not _declares(out[k])), None)
+            before = next((k for k in reversed(range(len(out))) if not is_blank(out[k])), None)
             if before is not None and (both := _both(out[before], stmt, local, library, names)):
                 out[before:] = [*out[before + 1 :], both]  # behind declarations
             else:
@@ -47,10 +48,6 @@ def epilogues(function: Function, library: Library) -> Function:
         return tuple(out)
 
     return replace(function, body=block(function.body))
-
-
-def _declares(stmt: Stmt) -> bool:
-    return isinstance(stmt, Declare) and stmt.value is None
 
 
 def _both(

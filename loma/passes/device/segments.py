@@ -36,7 +36,7 @@ from loma.core.ir import (
 from loma.core.names import Names, names_of
 from loma.core.walk import (
     children, declared_and_used, free_variables, map_blocks, map_children, mentioned_names,
-    reads_elements, statements, subscripts, substitute, walk,
+    reads_elements, subscripts, substitute, walk,
 )  # fmt: skip
 from loma.errors.spans import Span
 from loma.passes.device.elements import in_order, of_element, statement
@@ -79,12 +79,7 @@ class _Segments:
         self._function = function
         self._names = Names(names_of(function))
         self._changed = written(function.body) | counters(function.body)
-        _, self._uses = declared_and_used(function.body)
-        self._declared = {
-            stmt.target.name
-            for stmt in statements(function.body)
-            if isinstance(stmt, Declare) and stmt.value is None
-        }
+        self._declared, self._uses = declared_and_used(function.body)
         self._owners: dict[tuple[Expr, ...], _Owners] = {}  # of what does not change
         self._overlaps: dict[str, Overlap] = {}  # of owners, by what says whether these share
         self._before: list[Stmt] = []  # in front of the outermost statement

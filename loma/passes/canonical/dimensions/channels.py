@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.axes import ranged
-from loma.core.effects import counters, written
+from loma.core.effects import blanks, counters, written
 from loma.core.ir import (
     FLOAT, INT, POSITIONS, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, IntConst,
     Module, Reduce, Stmt, TensorType, Var, replace,
@@ -106,7 +106,7 @@ class _Channels:
         whole = [s for s in body if not isinstance(s, IndexAssign | Declare) and not blocks(s)]
         kept = {name for stmt in whole for name in written((stmt,))}
         declared = Counter(s.target.name for s in body if isinstance(s, Declare))
-        own = (s.target for s in self._function.body if isinstance(s, Declare) and s.value is None)
+        own = blanks(self._function.body).values()
         found = [var for var in own if declared[var.name] == 1 and var.name not in kept]
         return {
             var.name: var for var in (*found, *self._given.values())

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loma.core import sizes
+from loma.core.effects import blanks
 from loma.core.ir import (
     Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Op, Reduce, Stmt, TensorType,
     Var, Zero, replace,
@@ -34,9 +35,7 @@ def layouts(module: Module) -> Module:
 
 def _changed(function: Function) -> Function:
     locals_ = {
-        stmt.target.name: stmt.target
-        for stmt in function.body
-        if isinstance(stmt, Declare) and stmt.value is None and len(sizes.dims_of(stmt.target)) > 1
+        name: var for name, var in blanks(function.body).items() if len(sizes.dims_of(var)) > 1
     }
     set_at = {
         stmt.target.tensor.name: place

@@ -19,7 +19,7 @@ from loma.arithmetic.integers import COMPARISONS
 from loma.core import builder as b, sizes
 from loma.core.axes import index_statement
 from loma.core.bounds import facts, is_never_negative, last_places
-from loma.core.effects import declared, written
+from loma.core.effects import declared, is_blank, written
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Op,
     Reduce, Return, Select, Stmt, TensorType, Var, replace,
@@ -148,7 +148,7 @@ class _Pieces:
             if not isinstance(part, Var) or part.name in mentioned_names(after):
                 continue
             using = [s for s in before if part.name in mentioned_names((s,))]
-            using = [s for s in using if not (isinstance(s, Declare) and s.value is None)]
+            using = [s for s in using if not is_blank(s)]
             if using and all(
                 isinstance(s, IndexAssign) and part.name in written((s,)) for s in using
             ):

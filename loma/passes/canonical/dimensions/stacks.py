@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loma.core import sizes
-from loma.core.effects import written
+from loma.core.effects import blanks, written
 from loma.core.ir import (
     Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Op, Return, Stmt, TensorType,
     Var, replace,
@@ -58,7 +58,7 @@ def _in_place(function: Function, join: Op) -> Function | None:
     if along is None or len(set(parts)) < len(join.args) or type_.element != "float":
         return None
     along %= len(type_.dims)
-    declared = {s.target.name for s in function.body if isinstance(s, Declare) and s.value is None}
+    declared = set(blanks(function.body))
     ones = all(_dims(part)[along : along + 1] == (IntConst(1),) for part in join.args)
     if not ones or not declared.issuperset(parts):
         return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from loma.core.effects import written
+from loma.core.effects import is_blank, written
 from loma.core.ir import (
     Assign, Builtin, Declare, Expr, Function, Index, Module, Op, Stmt, Var, replace,
 )  # fmt: skip
@@ -42,7 +42,7 @@ class _Softmax:
         out: list[Stmt] = []
         for stmt in self._together(self._block(self._function.body)):
             out.append(stmt)
-            if isinstance(stmt, Declare) and stmt.value is None:
+            if is_blank(stmt):
                 out += self._declared.get(stmt.target.name, [])
         return replace(self._function, body=tuple(out))
 

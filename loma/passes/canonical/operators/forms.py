@@ -10,8 +10,8 @@ from functools import partial
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.ir import (
-    FLOAT, INT, Assign, Axis, Binary, Builtin, Expr, FloatConst, If, Index, IndexAssign,
-    IntConst, Op, Reduce, ReduceKind, TensorType, Type, Var, Zero, ZeroPad, replace,
+    FLOAT, INT, Assign, Axis, Binary, Builtin, Expr, FloatConst, If, Index, IndexAssign, IntConst,
+    Op, Reduce, ReduceKind, TensorType, Type, Var, Zero, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.walk import reads_of_type
 from loma.passes.canonical.filters import Window, windows_of, windows_of_parts, windows_of_pool

@@ -22,8 +22,8 @@ from loma.core import sizes
 from loma.core.axes import index_statement
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT, Assign, Declare, Expr, FloatType, For, Function, Index, IndexAssign, IntConst,
-    Module, Op, Return, Stmt, TensorType, Var, Zero, replace,
+    FLOAT, Assign, Declare, Expr, FloatType, For, Function, Index, IndexAssign, IntConst, Module,
+    Op, Return, Stmt, TensorType, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.walk import (
     expressions, free_variables, map_expressions, map_tensor_functions, nodes, substitute, walk,

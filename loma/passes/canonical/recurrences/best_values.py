@@ -16,10 +16,10 @@ from functools import partial, reduce
 
 from loma.core import builder as b, sizes
 from loma.core.axes import terms_of
-from loma.core.effects import written
+from loma.core.effects import blanks, written
 from loma.core.ir import (
-    FLOAT, INT, Binary, Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Reduce,
-    ReduceKind, Select, Stmt, Var, replace,
+    FLOAT, INT, Binary, Expr, Function, Index, IndexAssign, IntConst, Module, Reduce, ReduceKind,
+    Select, Stmt, Var, replace,
 )  # fmt: skip
 from loma.core.walk import (
     exchanged, free_variables, map_blocks, map_children, map_expressions, map_tensor_functions,
@@ -39,7 +39,7 @@ def best_values(module: Module) -> Module:
 
 def _changed(function: Function) -> Function:
     uses = mentions(function.body)
-    own = {s.target.name for s in function.body if isinstance(s, Declare) and s.value is None}
+    own = set(blanks(function.body))
 
     def block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         out: list[Stmt | None] = [map_blocks(stmt, block) for stmt in body]

@@ -8,9 +8,9 @@ from typing import Literal
 
 from loma.core import builder as b
 from loma.core.bounds import conjuncts
-from loma.core.ir import FLOAT, Binary, Builtin, Expr, Index, Select
+from loma.core.ir import FLOAT, Binary, Builtin, Expr, Select
 from loma.core.ops import INFIX
-from loma.core.walk import free_variables, root, subscripts, walk
+from loma.core.walk import free_variables, reads_elements, root, subscripts
 from loma.passes.canonical.recurrences.evaluated import Cell, Values
 
 
@@ -71,7 +71,7 @@ def _contest(best: Cell, value: Expr, changed: AbstractSet[str]) -> Contest | No
         return None
     match value:
         case Builtin("max" | "min" as kind, (kept, new)) if kept == best:
-            if free_variables(new) & changed or not _has_elements(new):
+            if free_variables(new) & changed or not reads_elements(new):
                 return None
             test = b.binary("<" if kind == "min" else ">", new, best)
             return Contest(best, new, test, kind, False, {}, True)
@@ -92,7 +92,3 @@ def _contest(best: Cell, value: Expr, changed: AbstractSet[str]) -> Contest | No
             return None
     last = better in ("<=", ">=")
     return Contest(best, new, cond, "min" if better in ("<", "<=") else "max", last, {}, False)
-
-
-def _has_elements(value: Expr) -> bool:
-    return any(isinstance(part, Index) for part in walk(value))

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
-from loma.core.effects import counters, written
+from loma.core.effects import blanks, counters, written
 from loma.core.ir import (
     INT, Builtin, Declare, For, Function, Index, IndexAssign, Module, Reduce, Stmt, TensorType, Var,
     replace,
@@ -58,11 +58,7 @@ class LeavingLoops:
         self._is_size = frozenset(size_variables(function)).__contains__
         self._changed = written(function.body) | counters(function.body)
         self._mentions = mentions(function.body)
-        self._declared = {
-            stmt.target.name: stmt.target
-            for stmt in function.body
-            if isinstance(stmt, Declare) and stmt.value is None
-        }
+        self._declared = blanks(function.body)
         self._wider: dict[str, Var] = {}
 
     def _loops(self, loop: For) -> list[Stmt]:

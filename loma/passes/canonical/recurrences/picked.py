@@ -22,7 +22,7 @@ from functools import partial
 from loma import config
 from loma.core import sizes
 from loma.core.axes import target_axes
-from loma.core.effects import written
+from loma.core.effects import blanks, written
 from loma.core.ir import (
     FLOAT, INT, Builtin, Declare, Expr, Function, If, Index, IndexAssign, Op, Reduce, ReduceKind,
     Stmt, TensorType, Var, replace,
@@ -56,7 +56,7 @@ class _Picked:
         self._names = Names(names_of(function))
         self._sizes = frozenset(sizes.size_variables(function))
         every = tuple(statements(function.body))
-        self._local = {s.target.name for s in every if isinstance(s, Declare) and s.value is None}
+        self._local = set(blanks(every))
         self._writes = Counter(root(s.target) for s in every if isinstance(s, IndexAssign))
         self._only_extremes = self._local - self._read_otherwise(every)
         exponents = (n for n in nodes(function.body) if isinstance(n, Builtin) and n.name == "exp")

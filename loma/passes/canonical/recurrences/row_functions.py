@@ -20,7 +20,7 @@ from loma.core import builder as b, sizes
 from loma.core.axes import terms_of
 from loma.core.bounds import exists
 from loma.core.distinct import told_apart
-from loma.core.effects import counters, written
+from loma.core.effects import blanks, counters, written
 from loma.core.ir import (
     Assign, Axis, Binary, Call, Declare, Expr, FloatConst, FloatType, For, Function, If, Index,
     IndexAssign, IntConst, IntType, Module, Param, Reduce, Return, Select, Stmt, Var, While, Zero,
@@ -69,11 +69,7 @@ class _Rows:
         self._function, self._module, self._names = function, module, names
         self._sizes = frozenset(sizes.size_variables(function))
         self._mentions = mentions(function.body)
-        self._declared = {
-            stmt.target.name: stmt.target
-            for stmt in function.body
-            if isinstance(stmt, Declare) and stmt.value is None
-        }
+        self._declared = blanks(function.body)
         self._around: tuple[Axis, ...] = ()
         self.made: list[Function] = []
 

@@ -11,6 +11,7 @@ zeros is ever in its first row.
 from __future__ import annotations
 
 from loma.core import builder as b
+from loma.core.effects import is_blank
 from loma.core.ir import (
     INT, Axis, Binary, Declare, Expr, For, Function, Index, IndexAssign, IntConst, Module, Op,
     Return, Stmt, TensorType, Var, replace,
@@ -81,7 +82,7 @@ def _without_state(body: Block, copy: IndexAssign) -> Block | None:
         return None
     using = [stmt for stmt in body if state.name in mentioned_names((stmt,))]
     first = next(stmt for stmt in body if to.name in mentioned_names((stmt,)))
-    if len(using) != 3 or using[2] is not copy or not _is_new(first) or not _is_new(using[0]):
+    if len(using) != 3 or using[2] is not copy or not is_blank(first) or not is_blank(using[0]):
         return None
     if body.index(first) > body.index(using[1]) or body.index(copy) < body.index(using[1]):
         return None
@@ -93,10 +94,6 @@ def _without_state(body: Block, copy: IndexAssign) -> Block | None:
     if new is None:
         return None
     return tuple(new if s is loop else s for s in body if s is not copy and s is not using[0])
-
-
-def _is_new(stmt: Stmt) -> bool:
-    return isinstance(stmt, Declare) and stmt.value is None
 
 
 def _shift(

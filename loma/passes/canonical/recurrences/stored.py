@@ -16,6 +16,7 @@ from collections import Counter
 from functools import partial
 
 from loma.core import builder as b, sizes
+from loma.core.effects import is_blank
 from loma.core.ir import (
     INT, Assign, Builtin, Declare, Expr, For, Function, Index, IndexAssign, IntConst, Module, Op,
     Return, Stmt, TensorType, Var, replace,
@@ -38,7 +39,7 @@ class _Stored:
     def __init__(self, function: Function) -> None:
         self._function = function
         body = list(statements(function.body))
-        own = [s for s in body if not (isinstance(s, Declare) and s.value is None)]
+        own = [s for s in body if not is_blank(s)]
         self._uses = Counter(name for stmt in own for name in own_names(stmt))
         self._local = {s.target.name for s in function.body if isinstance(s, Declare)}
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Set as AbstractSet
 from typing import TypeAlias
 
 from loma.core import builder as b, sizes
-from loma.core.effects import counters, written
+from loma.core.effects import blanks, counters, written
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Binary, Builtin, Declare, Expr, For, Function, If, Index,
     IndexAssign, IntConst, Module, Reduce, ReduceKind, Select, Stmt, Type, Var, replace,
@@ -108,12 +108,8 @@ class _Winners:
         if self._mentions is None:
             self._mentions = mentions(self._function.body)
         inside = mentions(loop.body)
-        alone = {
-            stmt.target.name
-            for stmt in self._function.body
-            if isinstance(stmt, Declare) and stmt.value is None
-            if 0 < inside[stmt.target.name] == self._mentions[stmt.target.name]
-        }
+        own = blanks(self._function.body)
+        alone = {name for name in own if 0 < inside[name] == self._mentions[name]}
         return {name for name in alone if set_first(name, loop.body)}
 
     def _statements(
