@@ -158,12 +158,8 @@ class Interpreter:
             return
         shape: tuple[int, ...] = ()
         if isinstance(type_, TensorType):
-            shape = tuple(int(evaluate(frame, dim)) for dim in type_.dims or ())
-            if any(size < 0 for size in shape):
-                raise ValueError(
-                    f"{frame.place(stmt.span)}: '{stmt.target.name}' would have the shape "
-                    f"{list(shape)}"
-                )
+            # What a block declares stands here also where its sizes keep it from being run.
+            shape = tuple(max(int(evaluate(frame, dim)), 0) for dim in type_.dims or ())
         frame.env[stmt.target.name] = values.zero(type_, shape, self._structs)
 
     def _while(self, frame: Frame, stmt: While, cond: Expr, body: Callable[[], None]) -> None:

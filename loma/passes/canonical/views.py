@@ -173,7 +173,9 @@ def in_order(order: tuple[int, ...], own: Sequence[T]) -> tuple[T, ...]:
 
 def turned(value: Op, places: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
     """Which element of its operand an element of what is flipped or rolled is; None where no
-    numbers say how far, or which dimensions."""
+    numbers say how far, or which dimensions, or how many these are."""
+    if not isinstance(value.type, TensorType) or value.type.dims is None:
+        return None
     attrs, extents, found = dict(value.attrs), sizes.dims_of(value), list(places)
     dims = _constants(attrs["dims"])
     shifts = None if value.name == "flip" else _constants(attrs["shifts"])

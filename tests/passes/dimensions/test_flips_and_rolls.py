@@ -42,6 +42,13 @@ def test_what_is_left(case: tuple[str, str, str]) -> None:
     assert case[2] in shown
 
 
+def test_of_any_rank_they_stay() -> None:
+    source = "def f(x : In[Tensor]) -> Tensor:\n    return flip(x, [0]) + roll(x, 1, -1)\n"
+    shown = print_function(passes.optimise(parse(source)).function("f"))
+    assert "roll(" in shown
+    assert "flip(" in shown
+
+
 @pytest.mark.parametrize("case", one_in(2, CASES), ids=name_of)
 @pytest.mark.parametrize("shape", [(3, 4), (1, 5), (2, 1)])
 def test_values_and_derivatives(case: tuple[str, str, str], shape: tuple[int, int]) -> None:

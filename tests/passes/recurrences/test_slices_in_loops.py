@@ -65,19 +65,19 @@ for t in range(n):
     s = s * 0.5 + x[:, t]
     y[:, t] = s
 """),
-    ("next_one", """
-s = zeros([N])
-for t in range(M):
-    if t + 1 < M:
-        s = s * 0.5 + x[:, t + 1]
-    y[:, t] = s
-"""),
     ("its_own_neighbours", """
 s = x + 0.0
 for t in range(N):
     s[1:N] = s[0:N - 1] * x[t, 0]
     s[0] = s[N - 1] + tanh(x[t])
     y = y + s
+"""),
+    ("next_one", """
+s = zeros([N])
+for t in range(M):
+    if t + 1 < M:
+        s = s * 0.5 + x[:, t + 1]
+    y[:, t] = s
 """),
     ("range_that_changes", """
 s = zeros([N])
