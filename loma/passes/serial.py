@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from loma.core import sizes
+from loma.core.distinct import unproved
 from loma.core.ir import (
     Assign, Call, Expr, For, If, Index, IndexAssign, Member, Op, Reduce, Stmt, TensorType, Var,
     While, Zero,
@@ -43,6 +44,8 @@ def _is_single(stmt: Stmt, tensor_functions: frozenset[str], most: int) -> bool:
             counts = [sizes.constant(axis.extent) for axis in axes]
             count = math.prod(most + 1 if count is None else count for count in counts)
             if count > most or any(isinstance(node, Reduce) for node in walk(stmt.value)):
+                return False
+            if unproved(stmt):  # that each is named once is looked for among all, before
                 return False
         case IndexAssign(Index(Var())):
             pass

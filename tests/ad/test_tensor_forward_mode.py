@@ -166,8 +166,8 @@ def test_hessian_vector_products(name: str) -> None:
         given += [weight, zero(weight)] if weight.is_floating_point() else [weight]
     found = iter(interpreter.call("td_f", *map(plain, given)))
     gradients, products = iter(first), iter(second)
-    for param in primal.params:
-        close(next(found), next(gradients) if is_float(param.type) else 0)
+    for param, arg in zip(primal.params, args, strict=True):
+        close(next(found), next(gradients) if is_float(param.type) else zero(arg))
         if is_float(param.type):
             close(next(found), next(products), 1e-8)
 

@@ -48,6 +48,20 @@ def test_rows_of_many_elements_run_beside_each_other() -> None:
     assert "parallel for" in pipeline.stage_text(text, "schedule", "f")
 
 
+def test_few_elements_whose_places_data_say_are_looked_at_before() -> None:
+    text = """
+def f(x : In[Tensor[N]], p : In[IntTensor[3]], n : In[int]) -> Tensor[N]:
+    y : Tensor[N]
+    s : float = 1.0
+    for t in range(n):
+        s = sin(s + y[t])
+        y[p[v]] = s * x[v + 1]
+        y[t] += s
+    return y
+"""
+    assert "check once $cells1" in pipeline.stage_text(text, "schedule", "f")
+
+
 def test_a_place_outside_is_told() -> None:
     text = """
 def f(x : In[Tensor[N]], k : In[int]) -> float:
