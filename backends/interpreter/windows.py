@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,7 +49,7 @@ def _in_groups(x: Array, groups: int) -> Array:
 
 
 def _rows(x: Array) -> Array:
-    return x.reshape(*x.shape[:3], -1)
+    return x.reshape(*x.shape[:3], math.prod(x.shape[3:]))
 
 
 def _weights(w: Array, groups: int) -> Array:

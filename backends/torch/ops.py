@@ -202,7 +202,8 @@ def _convolution(c: Lowered) -> str:
     # A bias is optional<Tensor>; "{}" would be read as an undefined tensor, which means the same.
     if _measured(c):
         return c.fill(f"loma::conv2d($0, $1, $2, {_GEOMETRY}, $groups)")
-    return c.fill(f"{_CONVOLUTION}($0, $1, $2, {_GEOMETRY}, false, {_no_extra(c)}, $groups)")
+    found = f"{_CONVOLUTION}($0, $1, $2, {_GEOMETRY}, false, {_no_extra(c)}, $groups)"
+    return c.fill(f"loma::all_filters({found}, $1, $2)")
 
 
 def _convolution_adjoint(c: Lowered) -> str:

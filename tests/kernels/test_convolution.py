@@ -192,6 +192,14 @@ def test_an_empty_batch(module: LomaModule, monkeypatch: pytest.MonkeyPatch, for
         assert torch.equal(value, wanted)
 
 
+def test_images_without_channels_are_their_bias(module: LomaModule) -> None:
+    case: Case = ((2, 0, 11, 13), (17, 0, 5, 3), *CASES["plain"][2:])
+    x, w, b = operands(case, torch.float32)
+    value, dx, dw, db = with_loma(module, case, x, w, b)  # torch's result has no filters, either
+    assert torch.equal(value, b[:, None, None].expand(2, 17, 7, 11))
+    assert (dx.shape, dw.shape, db.shape) == (x.shape, w.shape, b.shape)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 3e38])
 def test_what_is_not_finite_stays_where_it_belongs(

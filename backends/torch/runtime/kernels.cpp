@@ -135,6 +135,18 @@ at::Tensor mul_no_nan(const at::Tensor& x, const at::Tensor& y) {
   return x.mul(y).masked_fill_(y.eq(0), 0);
 }
 
+at::Tensor all_filters(const at::Tensor& found, const at::Tensor& weight,
+                       const std::optional<at::Tensor>& bias) {
+  std::vector<int64_t> sizes = found.sizes().vec();
+  if (sizes[1] == weight.size(0)) return found;
+  sizes[1] = weight.size(0);
+  const at::Tensor result = zeros(sizes, found.options());
+  if (!bias || !bias->defined()) return result;
+  std::vector<int64_t> beside(sizes.size() - 1, 1);
+  beside[0] = sizes[1];
+  return result.add_(bias->reshape(beside));
+}
+
 at::Tensor prod(at::Tensor tensor, at::IntArrayRef dims, bool kept) {
   const int64_t rank = tensor.dim();
   if (dims.empty()) {

@@ -115,6 +115,10 @@ at::Tensor unreduce(at::Tensor tensor, at::IntArrayRef sizes, at::IntArrayRef di
 
 at::Tensor mul_no_nan(const at::Tensor& x, const at::Tensor& y);
 
+// What the library found for a convolution; of images without channels it has no filters, either.
+at::Tensor all_filters(const at::Tensor& found, const at::Tensor& weight,
+                       const std::optional<at::Tensor>& bias);
+
 // The product over ``dims``, all of them when there are none.
 at::Tensor prod(at::Tensor tensor, at::IntArrayRef dims, bool kept);
 

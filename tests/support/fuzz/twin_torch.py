@@ -175,6 +175,18 @@ def _arg(sign: float) -> Callable[[Tensor, int], Tensor]:
     return lambda x, dim: torch.as_tensor((sign * x).detach().numpy().argmax(dim))
 
 
+def _convolution(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Of images without channels the result has a channel of zeros for each filter; torch's has as
+    few channels as the images. One of zeros more changes nothing else."""
+
+    def run(x: Tensor, weight: Tensor, *args: Any, **attrs: Any) -> Tensor:
+        if not x.shape[1]:
+            x, weight = (torch.cat([t, torch.zeros_like(t.sum(1, True))], 1) for t in (x, weight))
+        return function(x, weight, *args, **attrs)
+
+    return run
+
+
 def _lifted(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda *args: function(*map(real, args))
 
@@ -217,9 +229,9 @@ SCOPE: dict[str, Any] = {
     "integers": lambda shape: torch.zeros(shape, dtype=torch.int64),
     "booleans": lambda shape: torch.zeros(shape, dtype=torch.bool),
     **{name: getattr(F, name) for name in (
-        "silu", "gelu", "elu", "leaky_relu", "layer_norm", "linear", "conv1d", "conv2d", "conv3d",
-        "max_pool2d", "avg_pool2d",
+        "silu", "gelu", "elu", "leaky_relu", "layer_norm", "linear", "max_pool2d", "avg_pool2d",
     )},
+    **{name: _convolution(getattr(F, name)) for name in ("conv1d", "conv2d", "conv3d")},
     **{name: getattr(torch, name) for name in (
         "softmax", "log_softmax", "cumsum", "flip", "tril", "triu", "cat", "stack", "split",
         "unbind", "reshape", "permute", "transpose", "matmul",

@@ -90,14 +90,22 @@ bool consistent(const Problem& p, const at::Tensor& a, const at::Tensor& b) {
     if (axis.stride < 1 || axis.dilation < 1 || axis.padding < 0 || axis.out < 1) return false;
   }
   const auto has = [](const at::Tensor& t, const std::vector<int64_t>& shape) {
-    return t.sizes() == at::IntArrayRef(shape) && t.is_cpu() && t.layout() == at::kStrided;
+    return t.sizes() == at::IntArrayRef(shape) && t.layout() == at::kStrided;
   };
   if (p.bias && !has(*p.bias, {p.filters})) return false;
   const bool forward = p.operation == Operation::Forward;
   return has(a, forward ? p.image_shape() : p.result_shape()) &&
          has(b, p.operation == Operation::Weight ? p.image_shape() : p.weight_shape()) &&
-         a.scalar_type() == b.scalar_type() &&
-         (p.dtype == at::kFloat || p.dtype == at::kDouble) && p.operations() > 0;
+         a.scalar_type() == b.scalar_type();
+}
+
+// Where there is nothing to multiply: the library's result of images without channels has no
+// filters, and it refuses that there are none.
+at::Tensor of_nothing(const Problem& p, const at::TensorOptions& options) {
+  if (p.operation == Operation::Input) return zeros(p.image_shape(), options);
+  if (p.operation == Operation::Weight) return zeros(p.weight_shape(), options);
+  const at::Tensor result = zeros(p.result_shape(), options);
+  return p.bias ? result.add_(p.bias->reshape({p.filters, 1, 1})) : result;
 }
 
 Problem problem_of(Operation operation, at::IntArrayRef images, at::IntArrayRef weights,
@@ -148,6 +156,9 @@ const Form& chosen(const Problem& problem, const at::Tensor& a, const at::Tensor
 
 at::Tensor compute(const Problem& problem, const at::Tensor& a, const at::Tensor& b) {
   if (!consistent(problem, a, b)) return library(problem, a, b);
+  if (problem.operations() == 0) return of_nothing(problem, a.options());
+  const bool own = problem.dtype == at::kFloat || problem.dtype == at::kDouble;
+  if (!own || !a.is_cpu()) return library(problem, a, b);
   const at::Tensor result = chosen(problem, a, b).run(problem, a, b);
   return result.defined() ? result : library(problem, a, b);
 }
