@@ -19,6 +19,7 @@ from loma.passes.old_values import old_values as old_values
 from loma.passes.overwritten import overwritten as overwritten
 from loma.passes.reuse import reuse as reuse
 from loma.passes.specialise import specialise as specialise
+from loma.passes.wanted import wanted as wanted
 from loma.passes.zeroing import zeroing as zeroing
 
 
@@ -36,4 +37,4 @@ def optimise(module: Module) -> Module:
         module = gathering(distribution(module))
     if "rounds" in config.optimisations():
         module = rounds(module, last=True)
-    return dead_code(module)
+    return dead_code(wanted(module))

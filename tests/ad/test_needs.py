@@ -98,3 +98,20 @@ def test_adjoints_of_a_difference(wanted: tuple[bool, bool]) -> None:
     r = args[0] - args[1]
     result = torch.where(r > 0, r**2, torch.sin(r))
     torch.testing.assert_close(found, torch.autograd.grad(result.sum(), inputs))
+
+
+RESHAPED = """
+def f(x : In[Tensor[3 * N]], w : In[Tensor[3]]) -> Tensor[N, 3]:
+    y : Tensor[N, 3]
+    y[i // 3, i % 3] = x[i]
+    y[n, k] = y[n, k] * w[k]
+    return y
+"""
+
+
+def test_what_is_made_of_an_adjoint_is_made_where_that_is_wanted() -> None:
+    """The adjoint of x is that of rows in another shape."""
+    assert "return _adjoint," in pipeline.stage_text(RESHAPED, "optimised", "f__backward")
+    x, w = torch.arange(6.0), torch.ones(3, requires_grad=True)
+    loma.compile(RESHAPED).f(x, w).sum().backward()
+    assert torch.equal(w.grad, x.reshape(2, 3).sum(0))

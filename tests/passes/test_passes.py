@@ -61,6 +61,7 @@ PASSES: Mapping[str, Change] = {
     "additions": passes.additions,
     "interleaving": passes.interleaving,
     "powers": powers,
+    "wanted": passes.wanted,
     "dead_code": passes.dead_code,
     "optimise": passes.optimise,
 }
