@@ -9,7 +9,8 @@ The first statement that gives elements a value, such as ``x[i] = e if c else x[
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import takewhile
 
 from loma.core import builder as b, sizes
 from loma.core.axes import runs_over, target_axes
@@ -103,7 +104,8 @@ def _filled(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 def _whole_first(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """With the first addition to all elements of a fresh tensor in front of those to some of them:
-    it may assign. Additions to parts that make up the tensor assign, too."""
+    it may assign. Additions to parts that make up the tensor assign, too; what gives a value to
+    all parts of it needs no zeros."""
     out = [map_blocks(stmt, _whole_first) for stmt in body]
     for stmt in tuple(out):
         match stmt:
@@ -113,10 +115,12 @@ def _whole_first(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
                 pass
             case _:
                 continue
-        added = _added(out, out.index(stmt) + 1, name)
+        behind = range(out.index(stmt) + 1, len(out))
+        named = [k for k in behind if name in mentioned_names((out[k],))]
+        added = list(takewhile(lambda k: _adds(out[k], name), named))
         whole = next((k for k in added if _covers(out[k])), None)
         if whole is None:
-            parts = added[: fill_together([out[k] for k in added], name)]
+            parts = named[: fill_together([out[k] for k in named], name)]
             for k in parts:
                 part = out[k]
                 assert isinstance(part, IndexAssign)
@@ -129,18 +133,6 @@ def _whole_first(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         if between.isdisjoint(mentioned_names((out[whole],))):
             out.insert(added[0], out.pop(whole))
     return tuple(out)
-
-
-def _added(block: Sequence[Stmt], start: int, name: str) -> list[int]:
-    """Positions of the first statements that name a tensor, as far as they add to it."""
-    found: list[int] = []
-    for position in range(start, len(block)):
-        if name not in mentioned_names((block[position],)):
-            continue
-        if not _adds(block[position], name):
-            break
-        found.append(position)
-    return found
 
 
 def _adds(stmt: Stmt, name: str) -> bool:

@@ -7,10 +7,10 @@ at the start of a body is all that the body needs to be given.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias
 
-from loma.core.distinct import fills, unproved
+from loma.core.distinct import fill_together, fills, unproved
 from loma.core.effects import effects, written
 from loma.core.ir import (
     INT, Assign, Axis, Call, CallStmt, Declare, For, Function, If, Index, IndexAssign, Return, Stmt,
@@ -95,7 +95,7 @@ def set_first(name: str, body: tuple[Stmt, ...]) -> bool:
         case IndexAssign(Index() as target, "=", value) as stmt:
             places = {n for s in target.subscripts for n in free_variables(s)}
             own = target.tensor.name == name and name not in free_variables(value) | places
-            return own and covers(stmt)
+            return own and (covers(stmt) or _is_set_in_parts(name, mentioning))
         case For() | If() | While() as stmt if name not in own_names(stmt):
             # Where it may leave the variable alone, what comes behind has to set it as well.
             every = isinstance(stmt, If) and all(name in written(block) for block in blocks(stmt))
@@ -103,6 +103,12 @@ def set_first(name: str, body: tuple[Stmt, ...]) -> bool:
             return inside and (every or set_first(name, tuple(mentioning[1:])))
         case _:
             return False
+
+
+def _is_set_in_parts(name: str, mentioning: Sequence[Stmt]) -> bool:
+    """Whether the first of some statements assign the parts that a tensor consists of."""
+    parts = mentioning[: fill_together(mentioning, name)]
+    return bool(parts) and all(isinstance(s, IndexAssign) and s.op == "=" for s in parts)
 
 
 def uses(stmt: Stmt, modes: Modes) -> Uses:

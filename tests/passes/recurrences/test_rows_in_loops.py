@@ -45,6 +45,21 @@ for n in range(N):
      "= sum((x[n, _k0] - w[_k0, k]) * (x[n, _k0] - w[_k0, k])", "for n in range"),
     ("used_as_a_whole", "s = sum(x, [1], keepdim=True)\ny = s @ reshape(w[0], [1, K]) + x @ w",
      "s : Tensor[N, 1]", "s : Tensor[N]"),
+    ("joined_rows_that_data_say", """p : IntTensor[N]
+p[n] = N - 1 - n
+a = cat([w, w], 0)
+for n in range(N):
+    z = cat([x[p[n]], x[n]], 0)
+    h = z @ a
+    y[p[n]] += tanh(h)""", "h[n, _i0] = sum(z[n, _k] * a[_k, _i0]", "for n in range"),
+    ("layer_of_a_row_in_parts", """a = transpose(cat([w, w], 0), 0, 1)
+b = sum(w, [0])
+for n in range(N):
+    z : Tensor[2 * M]
+    z[:M] = x[n]
+    z[M:] = x[N - 1 - n]
+    h = linear(z, a, b)
+    y[n] = tanh(h)""", "_product[n, _i0] = sum(z[n, _k] * a[_i0, _k] for", "for n in range"),
     ("one_element", "s : Tensor[1]\ns[0] = x[0, 0]\ny[n, k] = s[0] * w[0, k] + x[n, 0]",
      "y[n, k] = ", "s : Tensor[()]"),
 )  # fmt: skip

@@ -79,11 +79,15 @@ class Chosen(InBlocks):
         return False
 
     def _is_of_a_round(self, value: Expr) -> bool:
-        """Whether a tensor is what a round of a loop takes of one."""
+        """Whether a tensor is what a round of a loop takes of one, or sets itself."""
+        if isinstance(value, Var):
+            return value.name in self._of_rounds
         if not isinstance(value, Op) or value.name not in VIEWS:
             return False
         start = dict(value.attrs).get("start")
-        own = isinstance(start, Var) and start.name in self._counters
+        own = isinstance(start, Expr) and not self._counters.keys().isdisjoint(
+            free_variables(start)
+        )
         return own or self._is_of_a_round(value.args[0])
 
     def _is_written_out(self, value: Expr) -> bool:
@@ -92,11 +96,9 @@ class Chosen(InBlocks):
                 return self._is_written_out(operand)
             case Op("matmul", args) if all(map(self._is_one_of_many, args)):
                 return True
-            case Op("matmul", args) if any(map(self._is_of_a_round, args)):
+            case Op("matmul" | "linear", args) if any(map(self._is_of_a_round, args)):
                 return True
             case Op("softmax", (x,)) if self._is_large(x) or self._is_of_a_round(x):
-                return True
-            case Op("softmax", (Var(name),)) if name in self._of_rounds:
                 return True
             case Op("log_softmax"):
                 return True

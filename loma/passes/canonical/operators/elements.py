@@ -34,6 +34,8 @@ class Elements(Forms):
         match value:
             case Op("matmul"):
                 return self._product(value, axes)
+            case Op("linear", (x, w)):
+                return self._mapped(x, w, axes)
             case Op("conv2d") if not any(isinstance(axis, Part) for axis in axes):
                 return self._convolved(value, axes)
             case Op("max_pool2d" | "avg_pool2d") if not any(isinstance(a, Part) for a in axes):
@@ -124,6 +126,12 @@ class Elements(Forms):
             case Op("matmul"):
                 product = self._tensor("_product", value.type, partial(self._product, value))
                 return self._read(product, axes)
+            case Op("linear", (x, w)):
+                product = self._tensor("_product", value.type, partial(self._mapped, x, w))
+                return self._read(product, axes)
+            case Op("linear", (x, w, bias)):
+                mapped = self._element(replace(value, args=(x, w)), axes)
+                return Binary("+", mapped, self._element(bias, axes), FLOAT, value.span)
             case Op("conv2d"):
                 total = self._tensor("_sum", value.type, partial(self._convolved, value))
                 return self._read(total, axes)

@@ -188,6 +188,14 @@ class Forms(Chosen):
         factors = factor(left, [row, along]), factor(right, [along, column])
         return reduction("sum", Binary("*", *factors, FLOAT, value.span), [along])
 
+    def _mapped(self, x: Expr, w: Expr, axes: list[Axis]) -> Expr:
+        """The sum of products of the elements of rows and of a matrix with a row for each result,
+        which are read."""
+        x, w = map(self._operand, (x, w))
+        along = Axis(self._names.fresh("_k"), sizes.dims_of(w)[1])
+        factors = self._element(x, [*axes[:-1], along]), self._element(w, [axes[-1], along])
+        return reduction("sum", Binary("*", *factors, FLOAT), [along])
+
     def _operand(self, operand: Expr) -> Expr:
         """A tensor, or one that is only transposed or has other dimensions of size 1."""
         match operand:

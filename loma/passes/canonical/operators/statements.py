@@ -20,6 +20,7 @@ from typing import Literal
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.axes import index_statement
+from loma.core.bounds import is_never_negative
 from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, Assign, Declare, Expr, FloatType, For, Function, Index, IndexAssign, IntConst, Module,
@@ -33,7 +34,7 @@ from loma.passes.canonical.operators.axes import (
     Stays, constant_of, float_dims, is_composed, moving, place_of, subscript,
 )  # fmt: skip
 from loma.passes.canonical.operators.elements import Elements
-from loma.passes.canonical.views import cut_place, element, is_inside, read_through
+from loma.passes.canonical.views import cut_place, element, read_through
 
 
 def operators(module: Module, every: bool = False) -> Module:
@@ -186,7 +187,8 @@ class _Operators(Elements):
 
     def _joined(self, stmt: Assign, target: Var, value: Op) -> list[Stmt]:
         """A statement for each part of what a round of a loop joins, for other statements of the
-        round go through its elements; none where a part is no view."""
+        round go through its elements; none where a part is no view. That a part is there is checked
+        where it is read."""
         dim = dict(value.attrs)["dim"]
         dims = sizes.dims_of(target)
         along = constant_of(dim) % len(dims)
@@ -201,7 +203,9 @@ class _Operators(Elements):
             # The index alone would run over the whole dimension.
             there = (*own[:along], cut_place(own[along], begin), *own[along + 1 :])
             read = element(part, own)
-            if read is None or not is_inside(part, self._sizes.__contains__, self._counters):
+            # Of a part whose size is none an element may lie outside without being looked at.
+            is_size, ranges = self._sizes.__contains__, self._counters
+            if read is None or not all(is_never_negative(a.extent, ranges, is_size) for a in axes):
                 return []
             new = index_statement(
                 Index(target, there, FLOAT), "=", read, moving(axes), (), self._sizes.__contains__
