@@ -45,6 +45,16 @@ CASES: tuple[tuple[str, str, str, str], ...] = (
      "zero_pad(z[", "= z["),
     ("padded_place", "y[i, k] = w[0, k] * zero_pad(z[float2int(x[0, i % M] * 9.0)])",
      "= zero_pad(z[", "* zero_pad"),
+    ("function", "y[i, k] = sum(relu(x[i, j] - z[j]) * w[j, k] for j in M)",
+     "_relu[i, j] * w[j, k]", ") * w"),
+    ("choice", "y[i, k] = sum((x[i, j] if x[i, j] > 1.0 else z[j]) * w[j, k] for j in M)",
+     "_c[i, j] * w[j, k]", ") * w"),
+    ("where_data_say", "p : IntTensor[N]\np[n] = n // 2\ny[p[i], k] += x[i, j] * relu(w[j, k])",
+     "_r[i, k] = sum(x[i, j] * _relu[j, k] for j in M)", "+= x"),
+    ("sum_where_data_say", """p : IntTensor[N]
+p[n] = n // 2
+y[p[i], k] += sum(x[i, j] * w[j, k] for j in M)""",
+     "_r[i, k] = sum(x[i, j] * w[j, k] for j in M)", "+= sum"),
     ("short", "y[i, k] = sum(x[i, j] ** 2 * w[j, k] ** 2 for j in range(3))",
      "x[i, j] ** 2 * w", "_c"),
     ("view_of_an_operator", "y = sum(reshape(softmax(x, 1), [N, M, 1]) * w, [1])",

@@ -31,6 +31,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial, reduce
 
+from loma.arithmetic.integers import COMPARISONS
 from loma.core import builder as b
 from loma.core.axes import shifted_places
 from loma.core.bounds import conjuncts, exists, facts
@@ -197,7 +198,7 @@ class _Costly(InBlocks):
         """What is summed as a product of two, if it is one of more elements and each of the two has
         an index that the other lacks."""
         groups: dict[frozenset[str], list[Expr]] = {}
-        for factor in _factors(product):
+        for factor in factors(product):
             if not (_is_of_elements(factor) or _has_parts(factor, scope, frozenset(scope))):
                 return product
             groups.setdefault(free_variables(factor) & frozenset(scope), []).append(factor)
@@ -356,12 +357,12 @@ def _element(held: _Held, names: tuple[str, ...], part: Expr) -> Expr:
     return Index(held.tensor, subscripts, part.type, part.span)
 
 
-def _factors(product: Expr) -> list[Expr]:
+def factors(product: Expr) -> list[Expr]:
     match product:
         case Binary("*", left, right, FloatType()):
-            return _factors(left) + _factors(right)
+            return factors(left) + factors(right)
         case Binary("**", base, IntConst(2)):
-            return _factors(base) * 2
+            return factors(base) * 2
         case _:
             return [product]
 
@@ -380,8 +381,13 @@ def _is_one_element(factors: list[Expr]) -> bool:
 
 
 def _is_of_elements(expr: Expr) -> bool:
-    """Whether it is an element, or what elements and numbers add up to."""
+    """Whether it is an element, what elements and numbers add up to, or a value of a function of
+    these, or one of several that they choose."""
     match expr:
+        case Builtin(_, args, FloatType()):
+            return all(map(_is_of_elements, args))
+        case Select(cond, then, other, FloatType()):
+            return _is_test(cond) and _is_of_elements(then) and _is_of_elements(other)
         case Binary("+" | "-", left, right, FloatType()):
             return _is_of_elements(left) and _is_of_elements(right)
         case FloatConst() | Var(_, FloatType()):
@@ -390,6 +396,19 @@ def _is_of_elements(expr: Expr) -> bool:
             return _is_of_elements(operand)
         case _:
             return _is_element(expr)
+
+
+def _is_test(cond: Expr) -> bool:
+    """Whether a condition compares elements and numbers."""
+    match cond:
+        case Unary("not", operand):
+            return _is_test(operand)
+        case Binary("and" | "or", left, right):
+            return _is_test(left) and _is_test(right)
+        case Binary(op, left, right) if op in COMPARISONS:
+            return _is_of_elements(left) and _is_of_elements(right)
+        case _:
+            return False
 
 
 def _is_element(expr: Expr) -> bool:

@@ -5,21 +5,29 @@ inference and where a gradient is wanted alike; see :mod:`loma.passes.canonical.
 reduction stays where a condition guards it that does not just compare indices, and where its
 temporary would have another size in each iteration of a loop, or rows of several lengths. A sum of
 everything that a statement has summed by rows is one sum. One that lacks an index of its target,
-``d[k, j] = sum(g[n, k] for n in N)``, is worked out once for all values of that.
+``d[k, j] = sum(g[n, k] for n in N)``, is worked out once for all values of that. So is a product
+of matrices that is added where data say, ``y[to[e], o] += u[o, k] * h[e, k]``, before that.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set as AbstractSet
+from itertools import combinations
 
 from loma.core import sizes
 from loma.core.axes import FEW, runs_over
 from loma.core.ir import (
-    FLOAT, Axis, Declare, Function, Index, IndexAssign, Module, Reduce, Stmt, Var, replace,
+    FLOAT, INT, Axis, Binary, Declare, Function, If, Index, IndexAssign, IntConst, Module, Reduce,
+    Stmt, Var, replace,
 )  # fmt: skip
-from loma.core.walk import free_variables, map_blocks, map_tensor_functions, reduced_axes
+from loma.core.walk import (
+    free_variables, map_blocks, map_tensor_functions, reads_elements, reduced_axes,
+)  # fmt: skip
+from loma.passes.canonical.costly import factors
 from loma.passes.canonical.hoisting import InBlocks, shadows
 from loma.passes.canonical.loops import mentions
+from loma.passes.outer import summand
 
 
 def reductions(module: Module) -> Module:
@@ -29,6 +37,18 @@ def reductions(module: Module) -> Module:
 
 
 class _Reductions(InBlocks):
+    def _statement(self, stmt: Stmt) -> Stmt:
+        new = super()._statement(stmt)
+        if not isinstance(stmt, IndexAssign) or not isinstance(new, IndexAssign):
+            return new
+        own = {axis.name for axis in new.axes}
+        gone = tuple(axis.extent for axis in stmt.axes if axis.name not in own)
+        if not _is_told(stmt) or all((sizes.constant(extent) or 0) > 0 for extent in gone):
+            return new
+        # Without anything to sum the place need not exist.
+        some = Binary(">", sizes.product(gone), IntConst(0), INT)
+        return If(some, (new,), (), stmt.span)
+
     def _index_assign(self, stmt: IndexAssign) -> IndexAssign:
         axes = _without_others(stmt)
         if axes is None:
@@ -50,6 +70,8 @@ def _without_others(stmt: IndexAssign) -> tuple[Axis, ...] | None:
     outer = {axis.name: axis for axis in stmt.axes if axis.name in own}
     if not inner and not (isinstance(stmt.value, Reduce) and not shadows(stmt.value, outer)):
         return None
+    if _is_told(stmt):
+        return inner if _is_product(stmt, outer.keys()) else None
     if inner:
         pairs = zip(stmt.target.subscripts, sizes.dims_of(stmt.target.tensor), strict=True)
         whole = all(runs_over(subscript, dim, outer) for subscript, dim in pairs)
@@ -59,6 +81,25 @@ def _without_others(stmt: IndexAssign) -> tuple[Axis, ...] | None:
     lacking = [axis for axis in outer.values() if axis.name not in used]
     long = any(not 0 < (sizes.constant(axis.extent) or 0) < FEW for axis in lacking)
     return inner if long and len(lacking) < len(outer) else None
+
+
+def _is_told(stmt: IndexAssign) -> bool:
+    """Whether data say where a statement writes."""
+    return isinstance(stmt.target, Index) and any(map(reads_elements, stmt.target.subscripts))
+
+
+def _is_product(stmt: IndexAssign, outer: AbstractSet[str]) -> bool:
+    """Whether a statement sums products of two factors, along an axis that both have, each of which
+    lacks an index of the target that the other one has: a product of matrices."""
+    summed, body = summand(stmt)
+    if any(reduced_axes(body)) or any(0 < (sizes.constant(a.extent) or 0) < FEW for a in summed):
+        return False
+    names = {axis.name for axis in summed}
+    parts = [free_variables(factor) & (outer | names) for factor in factors(body)]
+    return any(
+        bool(one & other & names) and bool(one - other & outer) and bool(other - one & outer)
+        for one, other in combinations(parts, 2)
+    )
 
 
 def _of_all(function: Function) -> Function:
