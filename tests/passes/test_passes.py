@@ -37,6 +37,7 @@ PASSES: Mapping[str, Change] = {
     "reductions": canonical.reductions,
     "exponentials": lambda m: canonical.exponentials(canonical.activations(canonical.softmax(m))),
     "costly": canonical.costly,
+    "places": canonical.places,
     "whole_ranges": canonical.whole_ranges,
     "extremes": canonical.extremes,
     "loops": canonical.loops,

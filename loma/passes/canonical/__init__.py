@@ -39,6 +39,7 @@ from loma.passes.canonical.recurrences.scans import scans as scans
 from loma.passes.canonical.recurrences.windows import windows as windows
 from loma.passes.canonical.dimensions.even import even as even
 from loma.passes.canonical.dimensions.pieces import pieces as pieces
+from loma.passes.canonical.dimensions.places import places as places
 from loma.passes.canonical.dimensions.quotients import quotients as quotients
 from loma.passes.canonical.dimensions.remainders import remainders as remainders
 from loma.passes.canonical.dimensions.shapes import shapes as shapes
@@ -74,6 +75,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = scalar_calls(copies(inline(module)))
     if "temporaries" in wanted:
         module = webs(module)
+    if "loops" in wanted:
+        module = places(module)
     if "scans" in wanted:
         module = cumulative(module)
     if "exponentials" in wanted:

@@ -41,7 +41,7 @@ CASES: tuple[tuple[str, str, bool], ...] = (
     ("ends_that_are_read", ROWS + NEXT.join((
         "low = max(0, t - 1)", "for k in range(low, min(t + 2, T)):",
         "    y[n, t] += x[n, k] * low",
-    )), False),
+    )), True),
 )  # fmt: skip
 
 

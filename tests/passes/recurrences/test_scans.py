@@ -61,6 +61,12 @@ SPELLINGS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
      ("y[b, t] = sum(x[b, q] if q >= t else 0.0 for q in T)",)),
     ("across", "y[b, q] = sum(x[b, q + t] for t in range(T - q))",
      ("for t in range(T):", "    for q in range(t + 1):", "        y[b, q] += x[b, t]")),
+    ("window", "y[b, t] = sum(x[b, t - q] if t - q >= 0 else 0.0 for q in range(3))",
+     ("y[b, t] = sum(x[b, q] if q <= t and q >= t - 2 else 0.0 for q in T)",)),
+    ("window_that_is_added_to",
+     "y[b, _p_2] = sum(x[b, _p_2 + t] if T - _p_2 - t - 1 >= 0 else 0.0 for t in range(3))",
+     ("for t in range(T):", "    for q in range(3):", "        if t - q >= 0:",
+      "            y[b, t - q] += x[b, t]")),
     ("behind", "y[b, _p] = sum(x[b, t] for t in range(_p + 1))",
      ("for t in range(T):", "    for q in range(T - t):", "        y[b, t + q] += x[b, t]")),
 )  # fmt: skip
@@ -73,7 +79,6 @@ def test_one_form(case: Any) -> None:
 
 
 KEPT = {
-    "window": ("y[b, t] = sum(x[b, q] if q <= t and q >= t - 2 else 0.0 for q in T)",),
     "box": ("y[b, t] = sum(x[b, q] if q <= 2 else 0.0 for q in T)",),
     "half": ("y[b, t] = sum(x[b, q] if 2 * q <= t else 0.0 for q in T)",),
     "data": ("y[b, t] = sum(x[b, q] if x[b, q] <= x[b, t] else 0.0 for q in T)",),

@@ -13,19 +13,19 @@ products over such ranges are those over the whole range, of 0 or 1 outside.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 
 from loma.core import builder as b, sizes
-from loma.core.effects import assigned, written
+from loma.core.bounds import ZERO, is_never_negative
+from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT, INT, Assign, Axis, Binary, Builtin, Declare, Expr, For, Function, If,
-    IndexAssign, Module, Reduce, Stmt, Var, replace,
+    FLOAT, INT, Axis, Binary, Builtin, Expr, For, Function, If, IndexAssign, IntType,
+    Module, Reduce, Stmt, Var, replace,
 )  # fmt: skip
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    expressions, free_variables, map_blocks, map_children, map_expressions,
-    map_tensor_functions, own_names, reads_elements, statements, substitute,
+    free_variables, map_blocks, map_children, map_expressions,
+    map_tensor_functions, substitute,
 )  # fmt: skip
 
 _NEUTRAL = {"sum": 0.0, "prod": 1.0}
@@ -40,66 +40,42 @@ def whole_ranges(module: Module) -> Module:
 class _Ranges:
     def __init__(self, function: Function, functions: Mapping[str, Function]) -> None:
         self._function = function
-        self._writes = Counter(assigned(function.body, functions))
-        self._writes.update(
-            stmt.target.name
-            for stmt in statements(function.body)
-            if isinstance(stmt, Declare) and stmt.value is not None
-        )
         ints = {param.name for param in function.params if param.type == INT}
-        self._fixed = {*size_variables(function), *ints} - written(function.body, functions)
-        self._known: dict[str, Expr] = {}  # ints that are assigned once, in terms of counters
-        self._idle = set[str]()  # those of them that ranges were made of, perhaps they alone
+        self._sizes = frozenset(size_variables(function)) - written(function.body, functions)
+        self._fixed = self._sizes | (ints - written(function.body, functions))
 
     def run(self) -> Function:
-        body = self._block(self._function.body, frozenset())
-        return replace(self._function, body=self._without_unread(body))
+        return replace(self._function, body=self._block(self._function.body, {}))
 
-    def _block(self, body: tuple[Stmt, ...], counters: frozenset[str]) -> tuple[Stmt, ...]:
-        known = dict(self._known)
-        new = tuple(self._statement(stmt, counters) for stmt in body)
-        self._known = known
-        return new
+    def _block(self, body: tuple[Stmt, ...], counters: Mapping[str, Expr]) -> tuple[Stmt, ...]:
+        return tuple(self._statement(stmt, counters) for stmt in body)
 
-    def _statement(self, stmt: Stmt, counters: frozenset[str]) -> Stmt:
+    def _statement(self, stmt: Stmt, counters: Mapping[str, Expr]) -> Stmt:
         match stmt:
-            case Assign(Var(name), "=", value) | Declare(Var(name), value):
-                if value is not None:
-                    self._note(name, value, counters)
-                return stmt
             case For():
-                inner = counters | {stmt.counter}
+                inner = {**counters, stmt.counter: stmt.extent}
                 stmt = map_blocks(stmt, lambda block: self._block(block, inner))
                 assert isinstance(stmt, For)
                 return self._loop(stmt, counters)
             case IndexAssign():
-                names = counters | {axis.name for axis in stmt.axes}
+                names = {**counters, **{axis.name: axis.extent for axis in stmt.axes}}
                 return replace(stmt, value=self._value(stmt.value, names))
             case _:
                 return map_blocks(stmt, lambda block: self._block(block, counters))
 
-    def _note(self, name: str, value: Expr, counters: frozenset[str]) -> None:
-        """Notes what an int is that does not change while its block runs."""
-        names = free_variables(value)
-        stays = names <= self._fixed | counters | self._known.keys()
-        if value.type == INT and stays and not reads_elements(value) and self._writes[name] == 1:
-            self._known[name] = substitute(value, self._known)
-
-    def _loop(self, loop: For, counters: frozenset[str]) -> For:
+    def _loop(self, loop: For, counters: Mapping[str, Expr]) -> For:
         cut = self._cut(loop.extent, counters)
         if cut is None:
             return loop
         start, first, extent, limits = cut
         body = tuple(_moved(stmt, loop.counter, start, first) for stmt in loop.body)
-        if self._lost(start) & {name for stmt in statements(body) for name in own_names(stmt)}:
-            return loop
-        test = self._inside(loop.counter, first, limits)
+        test = _inside(loop.counter, first, limits)
         return replace(loop, extent=extent, body=(If(test, body, (), loop.span),))
 
-    def _value(self, expr: Expr, counters: frozenset[str]) -> Expr:
+    def _value(self, expr: Expr, counters: Mapping[str, Expr]) -> Expr:
         if not isinstance(expr, Reduce):
             return map_children(expr, lambda child: self._value(child, counters))
-        names = counters | {axis.name for axis in expr.axes}
+        names = {**counters, **{axis.name: axis.extent for axis in expr.axes}}
         expr = replace(expr, body=self._value(expr.body, names))
         if expr.kind not in _NEUTRAL or expr.type != FLOAT or len(expr.axes) != 1:
             return expr
@@ -109,58 +85,56 @@ class _Ranges:
             return expr
         start, first, extent, limits = cut
         body = _at(expr.body, axis.name, start, first)
-        if self._lost(start) & free_variables(body):
-            return expr
-        test = self._inside(axis.name, first, limits)
+        test = _inside(axis.name, first, limits)
         value = b.select(test, body, b.flt(_NEUTRAL[expr.kind]))
         return replace(expr, body=value, axes=(Axis(axis.name, extent),))
 
     def _cut(
-        self, extent: Expr, counters: Collection[str]
+        self, extent: Expr, counters: Mapping[str, Expr]
     ) -> tuple[Expr, Expr, Expr, list[tuple[bool, Expr]]] | None:
         """Of a range that is cut off at an end, and moves with a counter: where it begins, where
         the whole range does, how long that is, and the limits (whether at the end, which)."""
         match extent:
             case Binary("-", end, start):
                 pass
+            case Builtin("min", type=IntType()) if sizes.is_arithmetic(extent):
+                start, end = ZERO, extent
             case _:
                 return None
-        lows = _arms(substitute(start, self._known), "max")
-        highs = _arms(substitute(end, self._known), "min")
+        lows = _arms(start, "max")
+        highs = _arms(end, "min")
         if len(lows) == len(highs) == 1:
             return None
         for low in lows:
             for high in highs:
                 length = sizes.simplify(b.binary("-", high, low))
-                moves = free_variables(low) & set(counters)
-                if moves and free_variables(length) <= self._fixed:
+                others = [limit for limit in highs if limit is not high]
+                moves = (
+                    free_variables(low) & counters.keys() and free_variables(length) <= self._fixed
+                )
+                if moves or (start == ZERO and self._is_cut_off(length, others, counters)):
                     limits = [(False, limit) for limit in lows if limit is not low]
-                    limits += [(True, limit) for limit in highs if limit is not high]
-                    return start, low, length, limits
+                    return start, low, length, [*limits, *((True, limit) for limit in others)]
         return None
 
-    def _inside(self, counter: str, first: Expr, limits: list[tuple[bool, Expr]]) -> Expr:
-        """What holds in the range that was cut off, which needs the ints it was made of no more."""
-        self._idle |= self._known.keys()
-        place = b.binary("+", first, Var(counter, INT))
-        return b.every([_limit(limit, place) for limit in limits])
+    def _is_cut_off(self, length: Expr, ends: Sequence[Expr], counters: Mapping[str, Expr]) -> bool:
+        """Whether a range from 0 on is as long as a size, but where it ends before that with the
+        counters: not if it always does."""
+        is_size = self._sizes.__contains__
+        moving = [end for end in ends if free_variables(end) & counters.keys()]
+        return (
+            bool(moving)
+            and free_variables(length) <= self._sizes
+            and not any(
+                is_never_negative(b.binary("-", length, end), counters, is_size) for end in moving
+            )
+        )
 
-    def _lost(self, start: Expr) -> frozenset[str]:
-        """What nothing shall read any more where a range began."""
-        named = isinstance(start, Var) and start.name in self._known
-        return frozenset((start.name,)) if isinstance(start, Var) and named else frozenset()
 
-    def _without_unread(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        """The body without ints that only ranges were made of."""
-        read = {
-            name
-            for stmt in statements(body)
-            for expr in expressions(stmt)
-            if not (isinstance(stmt, Assign | Declare) and expr is stmt.target)
-            for name in free_variables(expr)
-        }
-        new = _without(body, self._idle - read)
-        return body if new == body else self._without_unread(new)
+def _inside(counter: str, first: Expr, limits: list[tuple[bool, Expr]]) -> Expr:
+    """What holds in the range that was cut off."""
+    place = sizes.arith("+", first, Var(counter, INT))
+    return b.every([_limit(limit, place) for limit in limits])
 
 
 def _arms(expr: Expr, kind: str) -> list[Expr]:
@@ -186,12 +160,3 @@ def _at(expr: Expr, counter: str, start: Expr, first: Expr) -> Expr:
         behind = b.binary("-", b.binary("+", first, Var(counter, INT)), start)
         return sizes.simplify(substitute(expr, {counter: behind}))
     return map_children(expr, lambda child: _at(child, counter, start, first))
-
-
-def _without(body: tuple[Stmt, ...], names: Collection[str]) -> tuple[Stmt, ...]:
-    kept = (
-        stmt for stmt in body
-        if not (isinstance(stmt, Assign | Declare) and isinstance(stmt.target, Var)
-                and stmt.target.name in names)
-    )  # fmt: skip
-    return tuple(map_blocks(stmt, lambda block: _without(block, names)) for stmt in kept)

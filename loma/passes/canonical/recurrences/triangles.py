@@ -7,7 +7,9 @@ sums, and programs with loops, add along the triangle instead:
         for q in range(t + 1):
             y[q] += x[t]                        # y[q] += sum(x[q + t] for t in range(T - q))
 
-As one reduction for each element they need no loops over single statements, and
+A band of W values at each element, ``x[q] if q >= t and q < t + W``, is a range of W, under what
+is left of the condition. As one reduction for each element they need no loops over single
+statements, and
 :mod:`loma.passes.canonical.recurrences.scans` sees one form of them.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set as AbstractSet
 from dataclasses import dataclass
+from itertools import permutations, product
 
 from loma.core import bounds, sizes
 from loma.core import builder as b
@@ -81,9 +84,16 @@ class _Triangles:
         known, body = _conditions(expr.kind, whole)
         for k, axis in enumerate(expr.axes if known else ()):
             found = self._range(axis, known, inside)
-            if found is not None and found.moves_with(extents.keys() - {a.name for a in expr.axes}):
+            around = extents.keys() - {a.name for a in expr.axes}
+            if found is not None and not found.moves_with(around):
+                continue
+            moved = {name for fact in known for name in free_variables(fact)} & extents.keys()
+            if found is None and not _is_of_matrix(body, axis.name, moved):
+                found = self._band(axis, known, inside)
+            if found is not None:
                 axes = (*expr.axes[:k], Axis(axis.name, found.extent), *expr.axes[k + 1 :])
-                return replace(expr, body=found.shifted(axis.name, body), axes=axes)
+                body = found.guarded(axis.name, body, OF_NOTHING[expr.kind])
+                return replace(expr, body=body, axes=axes)
         return replace(expr, body=whole)
 
     def _range(
@@ -91,17 +101,9 @@ class _Triangles:
     ) -> _Range | None:
         """The values of an axis for which all those expressions are not negative, if they are one
         range."""
-        lows: list[Expr] = [ZERO]
-        highs = [axis.extent]
-        for expr in known:
-            form = sizes.affine(expr, (axis,))
-            slope = None if form is None else sizes.constant(form[0].get(axis.name, ZERO))
-            if form is None or slope not in (-1, 1):
-                return None
-            if slope == 1:
-                lows.append(arith("-", ZERO, form[1]))
-            else:
-                highs.append(arith("+", form[1], ONE))
+        if (ends := _ends(axis, known)) is None:
+            return None
+        lows, highs = ends
         others = {name: extent for name, extent in extents.items() if name != axis.name}
 
         def decided(ends: list[Expr], sign: int) -> Expr | None:
@@ -116,6 +118,65 @@ class _Triangles:
 
         low, high = decided(lows, 1), decided(highs, -1)
         return None if low is None or high is None else _Range(low, high)
+
+    def _band(
+        self, axis: Axis, known: tuple[Expr, ...], extents: Mapping[str, Expr]
+    ) -> _Range | None:
+        """As many values of an axis at each point of the others, which hold all those for which all
+        those expressions are not negative, where that many move with the others."""
+        if (ends := _ends(axis, known)) is None:
+            return None
+        lows, highs = ends
+        others = {name: extent for name, extent in extents.items() if name != axis.name}
+        for low in lows:
+            for high in highs:
+                moves = sizes.mentions(low, set(others)) and sizes.mentions(high, set(others))
+                if not moves or not self._is_narrow(arith("-", high, low), axis.extent, others):
+                    continue
+                found = self._short(low, high, axis.extent, others)
+                if found is None:
+                    continue
+                place = found.place(axis.name)
+                inside = {**others, axis.name: found.extent}
+                rooms = [arith("-", place, end) for end in lows if end is not low]
+                rooms += [arith("-", arith("-", e, place), ONE) for e in highs if e is not high]
+                rest = [
+                    room for room in rooms
+                    if not bounds.is_never_negative(room, inside, self._is_size)
+                ]  # fmt: skip
+                return replace(found, rest=tuple(rest))
+        return None
+
+    def _is_narrow(self, length: Expr, extent: Expr, others: Mapping[str, Expr]) -> bool:
+        """Whether a band is as wide everywhere, and may well be less than the whole range: what is
+        as long as the range of another index is what that runs through, as of a window."""
+        if sizes.mentions(length, set(others)):
+            return False
+        if sizes.constant(extent) is not None and sizes.constant(length) is None:
+            return False
+        longer = bounds.is_never_negative(arith("-", length, extent), {}, self._is_size)
+        return not longer and not any(sizes.equal(length, e) for e in others.values())
+
+    def _short(
+        self, low: Expr, high: Expr, extent: Expr, others: Mapping[str, Expr]
+    ) -> _Range | None:
+        """A band without most of the values that lie outside of the axis at any point, of which
+        there may be any number where an argument says how wide it is."""
+        last, length = arith("-", high, ONE), arith("-", high, low)
+        back = len(sizes.polynomial(last)) < len(sizes.polynomial(low))
+        if all(map(self._is_size, free_variables(length))):
+            return _Range(low, high, back)
+        ends = bounds.interval(last if back else low, others, self._is_size)
+        if ends is None:
+            return None
+        first = arith("-", arith("-", extent, last), ONE) if back else low
+        room = arith("+", ends.high, ONE) if back else arith("-", extent, ends.low)
+        known = all(map(self._is_size, free_variables(room)))
+        if not known or not bounds.is_never_negative(first, others, self._is_size):
+            return None
+        length = b.builtin("min", (length, room))
+        start = arith("-", high, length) if back else low
+        return _Range(start, arith("+", start, length), back)
 
     # ---------------------------------------------------------------------------- loops as ranges
 
@@ -132,12 +193,16 @@ class _Triangles:
         coupled = _coupled(nest, names)
         if len(coupled) != 2:
             return None
-        for at, subscript in enumerate(target.subscripts):
-            for gone in sorted(free_variables(subscript) & coupled):
-                (summed,) = coupled - {gone}
-                found = self._solved(nest, at, gone, summed)
-                if found is not None:
-                    return found
+        places = [
+            (at, gone)
+            for at, subscript in enumerate(target.subscripts)
+            for gone in sorted(free_variables(subscript) & coupled)
+        ]
+        for band, (at, gone) in product((False, True), places):
+            (summed,) = coupled - {gone}
+            found = self._solved(nest, at, gone, summed, band)
+            if found is not None:
+                return found
         return self._elementwise(nest, coupled) if nest.counters else None
 
     def _elementwise(self, nest: _Nest, coupled: set[str]) -> IndexAssign | None:
@@ -172,9 +237,11 @@ class _Triangles:
         value = b.select(b.every(holds), value, b.flt(0.0))
         return replace(nest.stmt, value=value, axes=_ordered(target, kept))
 
-    def _solved(self, nest: _Nest, at: int, gone: str, summed: str) -> IndexAssign | None:
+    def _solved(
+        self, nest: _Nest, at: int, gone: str, summed: str, band: bool
+    ) -> IndexAssign | None:
         """The sum over ``summed`` for each value of the subscript at a position, solved for the
-        axis ``gone``."""
+        axis ``gone``; ``band``: over as many values for each of them."""
         stmt, target = nest.stmt, nest.stmt.element
         extents = {axis.name: axis.extent for axis in nest.axes}
         dim, subscript = sizes.dims_of(target.tensor)[at], target.subscripts[at]
@@ -202,7 +269,13 @@ class _Triangles:
         bound = tuple(expr for expr in limits if sizes.mentions(expr, {summed}))
         extent = sizes.simplify(substitute(extents[summed], solution))
         found = self._range(Axis(summed, extent), bound, here)
-        if found is None or not found.moves_with({own.name}):
+        if found is not None and not found.moves_with({own.name}):
+            return None
+        if found is None and band and any(dim == e for e in (extents[gone], extents[summed])):
+            found = self._band(Axis(summed, extent), bound, here)
+            if found is None and dim == extents[gone] and not sizes.mentions(extent, {own.name}):
+                found = _Range(ZERO, extent, rest=bound)
+        if found is None:
             return None
         rest = [axis for axis in nest.axes if axis.name not in (gone, summed)]
         kept = [axis for axis in rest if any(sizes.mentions(s, {axis.name}) for s in others)]
@@ -211,9 +284,13 @@ class _Triangles:
         for read in walk(nest.value):
             if isinstance(read, Index) and bounds.exists(read, extents, self._is_size, nest.known):
                 moved = found.shifted(summed, sizes.simple_subscripts(substitute(read, solution)))
-                if not (isinstance(moved, Index) and bounds.exists(moved, wider, self._is_size)):
+                if not (
+                    isinstance(moved, Index)
+                    and bounds.exists(moved, wider, self._is_size, found.rest)
+                ):
                     return None  # the target has more elements than the triangle has rows
-        body = found.shifted(summed, sizes.simple_subscripts(substitute(nest.value, solution)))
+        body = sizes.simple_subscripts(substitute(nest.value, solution))
+        body = found.guarded(summed, body, 0.0)
         target = replace(target, subscripts=_replaced(target.subscripts, at, place))
         total = Reduce("sum", body, inner, body.type, stmt.span)
         return replace(stmt, target=target, value=total, axes=_ordered(target, [*kept, own]))
@@ -225,6 +302,8 @@ class _Range:
 
     low: Expr
     high: Expr
+    backwards: bool = False  # it is gone through from the end
+    rest: tuple[Expr, ...] = ()  # those of which count for which these are not negative
 
     @property
     def extent(self) -> Expr:
@@ -234,13 +313,51 @@ class _Range:
         """Whether one end of it depends on those axes, and on no other ones."""
         return sum(sizes.mentions(end, set(names)) for end in (self.low, self.high)) == 1
 
+    def place(self, name: str) -> Expr:
+        """The value that is so far behind the first one."""
+        if self.backwards:
+            return arith("-", arith("-", self.high, ONE), Var(name, INT))
+        return arith("+", self.low, Var(name, INT))
+
     def shifted(self, name: str, body: Expr) -> Expr:
-        """The body in terms of how far the axis of that name is behind ``low``."""
-        if self.low == ZERO:
+        """The body in terms of how far the axis of that name is behind the first value."""
+        if self.low == ZERO and not self.backwards:
             return body
-        return sizes.simple_subscripts(
-            substitute(body, {name: arith("+", self.low, Var(name, INT))})
-        )
+        return sizes.simple_subscripts(substitute(body, {name: self.place(name)}))
+
+    def guarded(self, name: str, body: Expr, neutral: float) -> Expr:
+        """The same, where all of the values do not count."""
+        shifted = self.shifted(name, body)
+        tests = [Binary(">=", room, ZERO, INT) for room in self.rest]
+        return b.select(b.every(tests), shifted, b.flt(neutral)) if tests else shifted
+
+
+def _ends(axis: Axis, known: tuple[Expr, ...]) -> tuple[list[Expr], list[Expr]] | None:
+    """Where the values of an axis for which all those expressions are not negative begin and end:
+    behind all of the first, before all of the second."""
+    lows: list[Expr] = [ZERO]
+    highs = [axis.extent]
+    for expr in known:
+        form = sizes.affine(expr, (axis,))
+        slope = None if form is None else sizes.constant(form[0].get(axis.name, ZERO))
+        if form is None or slope not in (-1, 1):
+            return None
+        if slope == 1:
+            lows.append(arith("-", ZERO, form[1]))
+        else:
+            highs.append(arith("+", form[1], ONE))
+    return lows, highs
+
+
+def _is_of_matrix(body: Expr, name: str, others: AbstractSet[str]) -> bool:
+    """Whether a body reads elements of which that index is a subscript and another one another:
+    a library multiplies by a matrix as it is."""
+    return any(
+        sizes.mentions(one, {name}) and sizes.mentions(other, set(others))
+        for node in walk(body)
+        if isinstance(node, Index)
+        for one, other in permutations(node.subscripts, 2)
+    )
 
 
 def _conditions(kind: str, body: Expr) -> tuple[tuple[Expr, ...], Expr]:
