@@ -43,15 +43,17 @@ from loma.passes.device.epilogues import epilogues
 from loma.passes.first_write import first_writes
 from loma.passes.peeling import peeled
 from loma.passes.powers import by_rounds
+from loma.passes.strips import in_strips
 
 
 def fuse(
-    function: Function, library: Library, elements: int = 0, flat: bool = False
+    function: Function, library: Library, elements: int = 0, flat: bool = False, rounds: int = 0
 ) -> tuple[Step, ...]:
     """The function's body with kernels and panels; ``library`` tells which statements a backend
     hands to a library as a whole. ``elements``: so many are in the tensors that a block of rows
     goes through, where kernels have sums over their index, 0 if they have none. ``flat``: an
-    iteration has one value of all indices that its statements share, as there are many threads."""
+    iteration has one value of all indices that its statements share, as there are many threads.
+    ``rounds``: loops along rows that lie side by side take so many elements of each at a time."""
     if "scans" in config.optimisations():
         function = function if flat else by_rounds(function)
         function = scans(function, ("sum",), elementwise=flat)
@@ -59,6 +61,8 @@ def fuse(
         apart = peeled(function)
         if apart != function:
             function = costly_once(apart, {})
+    if rounds > 1 and "squares" in config.optimisations():
+        function = in_strips(function, rounds)
 
     def steps(function: Function) -> tuple[Step, ...]:
         function = replace(function, body=numbered(beside(function).body))

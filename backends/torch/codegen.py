@@ -77,7 +77,8 @@ def steps_of(function: Function, device: Device) -> tuple[Step, ...]:
         if how == "apart":
             return function.body
     machine = device.machine
-    return fuse(function, device.routine_of, machine.rows, flat=machine.teams)
+    rounds = machine.square if machine.lanes and not machine.teams else 0
+    return fuse(function, device.routine_of, machine.rows, machine.teams, rounds)
 
 
 def tree_of(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from loma.core import sizes
 from loma.core.ir import (
@@ -237,13 +238,25 @@ def is_never_negative(
 ) -> bool:
     """Whether an int expression is at least zero at every point of axes that are not empty where
     the expressions ``known`` are."""
-    for fact in (ZERO, *known):
-        low = least(Binary("-", expr, fact, INT), extents, is_size)
+    for fact, ranges in product((ZERO, *known), _wider(extents)):
+        low = least(Binary("-", expr, fact, INT), ranges, is_size)
         if low is None:
             continue
         if any(sizes.is_nonnegative(e, is_size) for e in (low, _below(low))):
             return True
     return False
+
+
+def _wider(extents: Mapping[str, Expr]) -> Iterator[Mapping[str, Expr]]:
+    """The ranges, or for ``range(min(a, b))`` one of those that are not cut off: what holds there
+    holds."""
+    yield extents
+    for name, extent in extents.items():
+        match extent:
+            case Builtin("min", args):
+                yield from ({**extents, name: arg} for arg in args)
+            case _:
+                pass
 
 
 def _below(expr: Expr) -> Expr:
