@@ -38,5 +38,5 @@ def _wanted(function: Function) -> Function:
         made = Assign(var, "=", value, last.span)
         before += [Declare(var, None), If(Var(need.name, need.type), (made,), ())]
         values.append(var)
-    last = replace(last, values=tuple(values))
-    return replace(function, body=(*function.body[:-1], *before, last))
+    named = replace(last, values=tuple(values))
+    return replace(function, body=(*function.body[:-1], *before, named))

@@ -113,6 +113,5 @@ def test_what_is_made_of_an_adjoint_is_made_where_that_is_wanted() -> None:
     """The adjoint of x is that of rows in another shape."""
     assert "return _adjoint," in pipeline.stage_text(RESHAPED, "optimised", "f__backward")
     x, w = torch.arange(6.0), torch.ones(3, requires_grad=True)
-    loma.compile(RESHAPED).f(x, w).sum().backward()
-    assert w.grad is not None
-    assert torch.equal(w.grad, x.reshape(2, 3).sum(0))
+    (grad,) = torch.autograd.grad(loma.compile(RESHAPED).f(x, w).sum(), w)
+    assert torch.equal(grad, x.reshape(2, 3).sum(0))

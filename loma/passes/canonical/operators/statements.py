@@ -17,6 +17,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
+from loma import errors
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.axes import index_statement
@@ -170,7 +171,11 @@ class _Operators(Elements):
         if not whole or not computed or target.name in free_variables(part):
             return None
         attrs: dict[str, object] = {n: end for n, end in value.attrs if n != "shape"}
-        found = self._slice_start(b.operator("slice", (Var("", value.type),), attrs, value.span))
+        try:
+            cut = b.operator("slice", (Var("", value.type),), attrs, value.span)
+        except errors.SubscriptOutOfRange:  # for sizes whose call fails
+            return None
+        found = self._slice_start(cut)
         if found is None:
             return None
         mark = len(self._out), len(self._hoisted)
