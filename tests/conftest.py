@@ -6,7 +6,7 @@ import difflib
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -161,6 +161,16 @@ def _graphs_of_its_own() -> None:
         import torch
 
         torch.compiler.reset()
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """How many threads torch has stays the same for other tests."""
+    import torch
+
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

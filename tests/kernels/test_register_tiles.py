@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -78,13 +77,6 @@ def known() -> loma.LomaModule:
     return loma.compile("".join(KNOWN.format(n=n, m=m) for n, m in SIZES))
 
 
-@pytest.fixture(autouse=True)
-def _same_threads_after() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 def _close(found: Tensor, right: Tensor) -> bool:
     tolerance = TOLERANCE[found.dtype]
     scale = 1 + float(right.abs().max()) if right.numel() else 1.0
@@ -142,6 +134,7 @@ def test_known_sizes(known: loma.LomaModule, sizes: tuple[int, int], dtype: torc
         assert _close(y, before + right), summed
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("values", [9, 37])
 def test_any_number_of_threads(program: loma.LomaModule, values: int) -> None:
     w, x, c = torch.randn(40, 70, 33), torch.randn(values, 40, 70), torch.randn(33)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -113,13 +113,6 @@ def program() -> loma.LomaModule:
     return loma.compile(PROGRAM)
 
 
-@pytest.fixture(autouse=True)
-def _same_threads_after() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 def _padded(x: Tensor, width: tuple[int, int, int, int]) -> Tensor:
     """F.pad of the last two dimensions, which before torch 2.7 refuses those of size 0."""
     left, right, above, below = width
@@ -186,6 +179,7 @@ def test_integers(program: loma.LomaModule, length: int) -> None:
     assert torch.equal(largest, numbers.amax(1))
 
 
+@pytest.mark.usefixtures("threads")
 def test_any_number_of_threads(program: loma.LomaModule) -> None:
     for name, args, _ in [*_cases(129, torch.float32), *_cases(4111, torch.float32)]:
         found = []

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +44,6 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def module() -> Any:
     return loma.compile(TEXT)
-
-
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def calls(module: Any, batch: int) -> list[torch.Tensor]:

@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import math
 
-from teaching_programs import Call, Program, program
+from teaching_programs import BINARY, Call, Program, program
 
 
 def dual(value: float, derivative: float) -> dict[str, float]:
     return {"val": value, "dval": derivative}
 
+
+OPERATIONS = f"""
+def identity(x : In[float]) -> float:
+    return x
+def constant(x : In[float]) -> float:
+    return 2.0
+{BINARY}"""
 
 DERIVATIVES: tuple[Program, ...] = (
     # --------------------------------------------------------------- differential types by hand
@@ -52,19 +59,8 @@ def member(foo : In[Diff[Foo]], v : In[Diff[Array[float]]], n : In[Diff[int]]) -
     # ----------------------------------------------------------------------------- forward mode
     program(
         "forward_of_operations",
-        """
-def identity(x : In[float]) -> float:
-    return x
-def constant(x : In[float]) -> float:
-    return 2.0
-def plus(x : In[float], y : In[float]) -> float:
-    return x + y
-def subtract(x : In[float], y : In[float]) -> float:
-    return x - y
-def multiply(x : In[float], y : In[float]) -> float:
-    return x * y
-def divide(x : In[float], y : In[float]) -> float:
-    return x / y
+        OPERATIONS
+        + """\
 def negate(x : In[float]) -> float:
     return -x
 
@@ -313,19 +309,8 @@ dd_f = fwd_diff(d_f)
     # ----------------------------------------------------------------------------- reverse mode
     program(
         "reverse_of_operations",
-        """
-def identity(x : In[float]) -> float:
-    return x
-def constant(x : In[float]) -> float:
-    return 2.0
-def plus(x : In[float], y : In[float]) -> float:
-    return x + y
-def subtract(x : In[float], y : In[float]) -> float:
-    return x - y
-def multiply(x : In[float], y : In[float]) -> float:
-    return x * y
-def divide(x : In[float], y : In[float]) -> float:
-    return x / y
+        OPERATIONS
+        + """\
 def square(x : In[float]) -> float:
     return x * x
 

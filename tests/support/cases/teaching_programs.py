@@ -39,6 +39,17 @@ def program(name: str, source: str, *calls: Call) -> Program:
     return Program(name, source.lstrip("\n"), calls)
 
 
+BINARY = """
+def plus(x : In[float], y : In[float]) -> float:
+    return x + y
+def subtract(x : In[float], y : In[float]) -> float:
+    return x - y
+def multiply(x : In[float], y : In[float]) -> float:
+    return x * y
+def divide(x : In[float], y : In[float]) -> float:
+    return x / y
+"""
+
 PROGRAMS: tuple[Program, ...] = (
     # ------------------------------------------------------------- declarations and expressions
     program(
@@ -88,16 +99,7 @@ def starts_at_zero() -> float:
     ),
     program(
         "binary_operations",
-        """
-def plus(x : In[float], y : In[float]) -> float:
-    return x + y
-def subtract(x : In[float], y : In[float]) -> float:
-    return x - y
-def multiply(x : In[float], y : In[float]) -> float:
-    return x * y
-def divide(x : In[float], y : In[float]) -> float:
-    return x / y
-""",
+        BINARY,
         Call("plus", (3.0, 4.5), 7.5),
         Call("subtract", (3.0, 4.5), -1.5),
         Call("multiply", (3.0, 4.5), 13.5),
