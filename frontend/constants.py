@@ -46,7 +46,6 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Number]] = {
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    name: str
     value: Number
     span: Span
 
@@ -102,7 +101,7 @@ def _constant(node: ast.AnnAssign, name: str, lookup: Callable[[ast.Name], Numbe
         raise errors.SyntaxNotSupported(
             f"constant '{name}' has no value", span_of(node), hint=f"{name} : {type_} = 1"
         )
-    return Constant(name, converted(value(node.value, lookup), type_, node.value), span)
+    return Constant(converted(value(node.value, lookup), type_, node.value), span)
 
 
 def converted(number: Number, type_: str, node: ast.expr) -> Number:

@@ -172,7 +172,7 @@ def join(units: list[Unit]) -> None:
         for local, item in unit.imports.items():
             origin, name = _origin(unit, local, by_name)
             if name in origin.constants:
-                taken[local] = replace(origin.constants[name], name=local, span=item.span)
+                taken[local] = replace(origin.constants[name], span=item.span)
         unit.constants = read_constants(unit.values, taken)
         nodes = [n for n in unit.definitions.values() if not isinstance(n, Derivative)]
         replace_constants(nodes, unit.constants)

@@ -32,14 +32,12 @@ from loma.core.walk import mentioned_names, variable_names
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """A kernel that carries sums, what stands ``before`` it, what adds up its parts ``behind`` it,
-    and the number of its ``teams``; the block's statements up to ``end`` do that under all of the
-    conditions ``wanted``."""
+    """A kernel that carries sums, what stands ``before`` it, and what adds up its parts ``behind``
+    it; the block's statements up to ``end`` do that under all of the conditions ``wanted``."""
 
     before: tuple[Stmt, ...]
     kernel: Kernel
     behind: tuple[Stmt, ...]
-    teams: Var
     wanted: tuple[Expr, ...]
     end: int
 
@@ -164,4 +162,4 @@ def _made(
         kernel, private=(*kernel.private, *sums), body=tuple(body), source=group,
         parts=tuple(parts), carried=carried,
     )  # fmt: skip
-    return Sums(before, kernel, tuple(behind), teams, wanted, end)
+    return Sums(before, kernel, tuple(behind), wanted, end)

@@ -99,58 +99,59 @@ def in_place(kernel: Kernel, local: Collection[str]) -> Kernel:
     """The kernel with such tensors in the memory of those that follow from them; ``local`` are the
     function's own, which share none with others."""
     for var in kernel.private:
-        if var.name not in kernel.zeroed:
-            kernel = _without(kernel, var, local)
+        if var.name not in kernel.zeroed and (end := _end(kernel, var, local)) is not None:
+            kernel = _made_in(kernel, var, *end)
     return kernel
 
 
-def _without(kernel: Kernel, var: Var, local: Collection[str]) -> Kernel:
-    body, name = kernel.body, var.name
+def _end(
+    kernel: Kernel, var: Var, local: Collection[str]
+) -> tuple[int, Index, tuple[int, ...]] | None:
+    """The position of the statement that a tensor ends in, its target, in whose memory the tensor
+    may be made, and the target's dimensions that the tensor lacks."""
+    body, name, names = kernel.body, var.name, mentions(kernel.body)
     last = max((k for k, stmt in enumerate(body) if name in mentions((stmt,))), default=0)
-    stmt = body[last] if body else None
-    if not isinstance(stmt, IndexAssign) or not isinstance(stmt.target, Index) or stmt.op != "=":
-        return kernel
-    target = stmt.target
-    if not isinstance(target.base, Var) or not _is_alike(kernel, var, target.base):
-        return kernel
-    found = target.base.name
-    private = {own.name for own in kernel.private}
-    early = found in mentions(body[:last]) or mentions((stmt,))[found] > 1
-    if found not in local or found in private or early or not _fills(kernel, stmt):
-        return kernel
+    match body[last] if body else None:
+        case IndexAssign(Index(Var() as found, subscripts) as target, "=", value) as stmt:
+            pass
+        case _:
+            return None
     # Dimensions that an iteration has one value of are those that a private tensor lacks.
     fixed = {axis.name for axis in kernel.axes} if kernel.count is None else set[str]()
-    own = tuple(s for s in target.subscripts if not (isinstance(s, Var) and s.name in fixed))
-    reads = [node for node in walk(stmt.value) if is_element_of(node, name)]
-    if not reads or any(read.subscripts != own for read in reads):
-        return kernel
-    lacks = tuple(
-        k for k, s in enumerate(target.subscripts) if isinstance(s, Var) and s.name in fixed
+    lacks = tuple(k for k, s in enumerate(subscripts) if isinstance(s, Var) and s.name in fixed)
+    own = tuple(s for k, s in enumerate(subscripts) if k not in lacks)
+    reads = [node for node in walk(value) if is_element_of(node, name)]
+    may_be_one = (
+        _is_alike(kernel, var, found)
+        and found.name in local
+        and found.name not in {other.name for other in kernel.private}
+        and found.name not in mentions(body[:last])
+        and mentions((stmt,))[found.name] == 1
+        and _fills(kernel, stmt)
+        and all(read.subscripts == own for read in reads)
+        and (kernel.count is not None or dict(kernel.dropped).get(name) == lacks)
     )
-    if kernel.count is None and dict(kernel.dropped).get(name) != lacks:
-        return kernel
-    everywhere = [node for node in nodes(body) if is_element_of(node, name)]
-    if len(everywhere) != mentions(body)[name]:  # also as a whole
-        return kernel
+    elements = sum(is_element_of(node, name) for node in nodes(body))
+    return (last, target, lacks) if reads and may_be_one and elements == names[name] else None
+
+
+def _made_in(kernel: Kernel, var: Var, last: int, target: Index, lacks: tuple[int, ...]) -> Kernel:
+    name = var.name
 
     def moved(expr: Expr) -> Expr:
         expr = map_children(expr, moved)
         if not is_element_of(expr, name):
             return expr
         rest = iter(expr.subscripts)
-        places = tuple(
-            s if isinstance(s, Var) and s.name in fixed else next(rest) for s in target.subscripts
-        )
-        return replace(expr, base=target.base, subscripts=places)
+        places = (s if k in lacks else next(rest) for k, s in enumerate(target.subscripts))
+        return replace(expr, base=target.base, subscripts=tuple(places))
 
-    def changed(stmt: Stmt) -> Stmt:
-        return map_expressions(stmt, moved)
-
+    body = tuple(
+        map_expressions(stmt, moved) if k <= last else stmt for k, stmt in enumerate(kernel.body)
+    )
     kept = tuple(own for own in kernel.private if own.name != name)
     dropped = tuple(entry for entry in kernel.dropped if entry[0] != name)
-    body = (*map(changed, body[: last + 1]), *body[last + 1 :])
-    gone = (*kernel.gone, name)
-    return replace(kernel, private=kept, dropped=dropped, body=body, gone=gone)
+    return replace(kernel, private=kept, dropped=dropped, body=body, gone=(*kernel.gone, name))
 
 
 def _is_alike(kernel: Kernel, var: Var, target: Var) -> bool:
@@ -169,8 +170,8 @@ def _is_alike(kernel: Kernel, var: Var, target: Var) -> bool:
 
 def _fills(kernel: Kernel, stmt: IndexAssign) -> bool:
     """Whether a statement names every element of an iteration's part of its target."""
-    assert isinstance(stmt.target, Index)
-    names = [s.name for s in stmt.target.subscripts if isinstance(s, Var)]
-    whole = len(names) == len(stmt.target.subscripts) == len(set(names))
+    subscripts = stmt.element.subscripts
+    names = [s.name for s in subscripts if isinstance(s, Var)]
+    whole = len(names) == len(subscripts) == len(set(names))
     own = stmt.axes if kernel.count is not None else (*stmt.axes, *kernel.axes)
     return whole and covers(replace(stmt, axes=own)) and set(names) == {axis.name for axis in own}

@@ -145,7 +145,7 @@ class _Search:
     """The sweep whose sum of values stands at a position of a block."""
 
     def __init__(self, function: Function, block: tuple[Stmt, ...], names: Names) -> None:
-        self._function, self._block, self._names = function, block, names
+        self._block, self._names = block, names
         self._sizes = set(sizes.size_variables(function))
         self._mentions = mentions(function.body)
         self._locals = {s.target.name: s for s in block if is_blank(s)}

@@ -52,7 +52,6 @@ class _Update:
 
     position: int
     stmt: IndexAssign
-    kind: ReduceKind
     new: Expr
 
     @property
@@ -163,7 +162,7 @@ class _Accumulated(LeavingLoops):
                 return None
         target = replace(stmt, value=found[1], op="=", axes=target_axes(stmt))
         fits = not read or _is_power(found, loop) or _takes_no_more(place.tensor, loop)
-        return _Update(position, stmt, *found) if fits and covers(target) else None
+        return _Update(position, stmt, found[1]) if fits and covers(target) else None
 
     def _front(self, update: _Update, loop: For) -> tuple[int, ...] | None:
         """The positions of the statements that make what a round reduces; None where these need
