@@ -64,6 +64,13 @@ def show(dims: Dims | None) -> str:
     return print_type(TensorType(dims))
 
 
+def show_size(size: Expr) -> str:
+    """One of them."""
+    from loma.core.printer import print_expr
+
+    return print_expr(size)
+
+
 def _element(call: OpCall) -> Element:
     elements = [a.type.element for a in call.args if isinstance(a.type, TensorType)]
     if "float32" in elements:
@@ -90,8 +97,8 @@ def rank_of(call: OpCall, position: int, rank: int) -> Dims | None:
 def agree(call: OpCall, left: Expr, right: Expr, what: str) -> None:
     if sizes.equal(left, right) is False:
         raise errors.ShapeMismatch(
-            f"'{call.name}' needs {what} to be equal, found {show((left,))[7:-1]} and "
-            f"{show((right,))[7:-1]}",
+            f"'{call.name}' needs {what} to be equal, found {show_size(left)} and "
+            f"{show_size(right)}",
             call.span,
         )
 
@@ -109,7 +116,7 @@ def _joined(call: OpCall, left: Dims, right: Dims) -> Dims:
         else:
             raise errors.ShapeMismatch(
                 f"'{call.name}' cannot broadcast {show(left)} with {show(right)}: the sizes "
-                f"{show((a,))[7:-1]} and {show((b,))[7:-1]} differ and neither is 1",
+                f"{show_size(a)} and {show_size(b)} differ and neither is 1",
                 call.span,
             )
     return tuple(reversed(out))
@@ -426,7 +433,7 @@ def sliced(call: OpCall, x: Dims | None) -> Dims | None:
         value, size = sizes.constant(bound), sizes.constant(x[dim])
         if value is not None and (value < 0 or (size is not None and value > size)):
             raise errors.SubscriptOutOfRange(
-                f"'slice' from {show((start,))[7:-1]} to {show((end,))[7:-1]} leaves dimension "
+                f"'slice' from {show_size(start)} to {show_size(end)} leaves dimension "
                 f"{dim} of {show(x)}",
                 call.span,
             )
