@@ -34,6 +34,7 @@ from loma.core.ir import (
 from loma.core.sizes import arith
 from loma.core.walk import (
     children, declared_and_used, exchanged, free_variables, map_blocks, reads_of_type, substitute,
+    variables, walk,
 )  # fmt: skip
 from loma.errors.spans import NOWHERE
 from loma.passes.canonical.recurrences.readers import Made, Reader, readers
@@ -136,7 +137,7 @@ class _Scans(Steps):
             used = {scan.along.name} | (free_variables(node) & axes.keys())
             own = tuple(axis for axis in stmt.axes if axis.name in used)
             if all(sizes.is_nonnegative(axis.extent, self._is_size) for axis in own):
-                place = self._element("_scan", own, node.type)
+                place = self._element("_scan", _along_memory(own, scan), node.type)
                 result = place if scan.shared else scan.outside(place)
                 rest = replace(stmt, value=exchanged(stmt.value, node, result))
                 first = replace(stmt, target=place, op="=", value=node, axes=own)
@@ -248,6 +249,15 @@ def _count_at_first(scan: Running) -> int | None:
     """How many values the shortest range has, if that is known."""
     count = sizes.constant(scan.at(scan.extent, scan.first))
     return None if count is None else max(count, 0)
+
+
+def _along_memory(axes: tuple[Axis, ...], scan: Running) -> tuple[Axis, ...]:
+    """The axes in the order in which most of what is added up is stored."""
+    new = scan.new(Var(scan.along.name, INT))
+    reads = [node.subscripts for node in walk(new) if isinstance(node, Index)]
+    names = [name for place in max(reads, key=len, default=()) for name in variables(place)]
+    order = {name: names.index(name) for name in names}
+    return tuple(sorted(axes, key=lambda axis: order.get(axis.name, -1)))
 
 
 def _made(stmt: IndexAssign, scan: Running) -> Made:
