@@ -523,8 +523,8 @@ int main() {{
   auto& made = loma::specialisations_of("NAME::soft");
   const at::Tensor x = at::randn({{7, 5}}), y = at::randn({{8, 5}});
   const auto a = loma_module::soft(x, 3, 1), b = loma_module::soft(x.to(at::kDouble), 3, 1);
-  std::printf("%d %d %d\\\\n", made.find({{7, 5, 3, 1}}, false) != nullptr,
-              made.find({{7, 5, 3, 1}}, true) != nullptr,
+  std::printf("%d %d %d\\\\n", made.find({{7, 5, 3, 1}}, at::kFloat) != nullptr,
+              made.find({{7, 5, 3, 1}}, at::kDouble) != nullptr,
               at::allclose(a.to(at::kDouble), b) && loma_module::soft(y, 3, 1).size(0) == 8);
 }}
 '''.replace("NAME", m.__name__))
