@@ -282,6 +282,7 @@ def test_composed(program: loma.LomaModule, name: str) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")  # by torch
         found = COMPOSED[name](of(program.scale))
     torch.testing.assert_close(found, COMPOSED[name](of(scale)))
 
