@@ -22,6 +22,7 @@ from sampled import one_in
 import shim
 import torch
 from conftest import ROOT
+from searches import PREFER
 from test_geometry import SHARED, SIZES, check
 
 import loma
@@ -272,16 +273,6 @@ torch.manual_seed(0)
 x, g = torch.randn(36, 40), torch.randn(40)
 FOLDER = Path(FOLDER)
 
-def prefer(kind):
-    "Nothing but the first such choice is tried, and found to be twice as fast."
-    all_neighbours = search.neighbours
-    def neighbours(taken, choices, model):
-        found = [n for n in all_neighbours(taken, choices, model) if n.taken]
-        return [n for n in found if all(name.startswith(kind) for name in n.taken)][:1]
-    search.neighbours = neighbours
-    search.Search._ratio = lambda *_: 0.5
-    search.Search._confirmed = lambda *_: (0.5, 0.01)
-
 def never(*_):
     raise AssertionError("a search")
 """
@@ -390,7 +381,7 @@ def _run(folder: Path, code: str) -> None:
     given = {"PROGRAM": PROGRAM, "FOLDER": str(folder), "PATHS": support}
     head = "\n".join(f"{name} = {value!r}" for name, value in given.items())
     process = fresh.run(
-        ["-c", f"{head}\n{HEAD}\n{code}"],
+        ["-c", f"{head}\n{HEAD}\n{PREFER}\n{code}"],
         env={**os.environ, "PYTHONPATH": paths, "LOMA_SPECIALISATIONS": "8"},
         timeout=500,
     )

@@ -13,6 +13,7 @@ import fresh
 import pytest
 from click.testing import CliRunner
 from conftest import ROOT
+from searches import PREFER
 
 import loma
 from loma.errors import SettingError
@@ -51,16 +52,6 @@ x, w = torch.randn(12, 20), torch.randn(20, 33)
 
 def wanted():
     return (x.double().exp()[:, :, None] * w.double()).tanh().sum(1).float()
-
-def prefer(kind):
-    "Nothing but the first such choice is tried, and found to be twice as fast."
-    all_neighbours = search.neighbours
-    def neighbours(taken, choices, model):
-        found = [n for n in all_neighbours(taken, choices, model) if n.taken]
-        return [n for n in found if all(name.startswith(kind) for name in n.taken)][:1]
-    search.neighbours = neighbours
-    search.Search._ratio = lambda *_: 0.5
-    search.Search._confirmed = lambda *_: (0.5, 0.01)
 """
 
 
@@ -68,7 +59,7 @@ def run(folder: Path, code: str) -> str:
     """What a process of its own prints."""
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     process = fresh.run(
-        ["-c", f"PROGRAM = {PROGRAM!r}\nFOLDER = {str(folder)!r}\n{HEAD}\n{code}"],
+        ["-c", f"PROGRAM = {PROGRAM!r}\nFOLDER = {str(folder)!r}\n{HEAD}\n{PREFER}\n{code}"],
         env={**os.environ, "PYTHONPATH": paths, "LOMA_SPECIALISATIONS": "8"},
         timeout=500,
     )
