@@ -32,8 +32,8 @@ from loma.core.names import Names, names_of
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import map_blocks, map_children, nodes, walk
 
-FEW = 8  # rows that are no block
-LONGEST = 4  # rounds back, of which a round reads what they wrote
+_FEW = 8  # rows that are no block
+_LONGEST = 4  # rounds back, of which a round reads what they wrote
 
 
 def in_strips(function: Function, length: int) -> Function:
@@ -92,7 +92,7 @@ class _Loop:
         short = sizes.constant(loop.extent)
         if rows is None or (short is not None and short < 2 * self.length) or not _waits(loop):
             return None
-        if not sizes.is_arithmetic(loop.extent) or 0 < (sizes.constant(rows) or FEW) < FEW:
+        if not sizes.is_arithmetic(loop.extent) or 0 < (sizes.constant(rows) or _FEW) < _FEW:
             return None
         found = self._found(rows)
         if not found:
@@ -160,7 +160,7 @@ class _Loop:
         offs = [sizes.constant(arith("-", a.behind, first)) for a in accesses if a.behind]
         places = [off for off in offs if off is not None]
         low, more = min(places, default=0), max(places, default=0) - min(places, default=0)
-        if len(places) < len(accesses) or more > LONGEST:
+        if len(places) < len(accesses) or more > _LONGEST:
             return None
         written = {off for off, access in zip(places, accesses, strict=True) if access.writes}
         last = low if self.loop.backwards else low + more

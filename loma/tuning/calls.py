@@ -180,7 +180,7 @@ class _Maker:
         with contextlib.suppress(Exception):  # whoever checks the candidate meets it again
             self._run(kernel, self.arguments, tried)
 
-    def _checked(self, folder: Path, tried: tuple[int, ...] = ()) -> Call | None:
+    def _checked(self, folder: Path, tried: tuple[int, ...]) -> Call | None:
         kernel = self._loaded(folder)
         if kernel is None:
             return None

@@ -19,7 +19,7 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import (
     ALL_COMPLETED, FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait,
 )  # fmt: skip
@@ -319,7 +319,9 @@ class Search:
 
     def _candidates(self, best: _Candidate) -> Iterator[tuple[Taken, _Origin | None]]:
         yield from ((start, None) for start in self._starts)
-        of_best, of_any = iter(self._steps([best])), self._steps_of_any(best)
+        fast = [k for k in self._known if k.ratio <= _GONE_ON_FROM * best.ratio and not k.is_left]
+        fast.sort(key=lambda candidate: candidate.ratio)
+        of_best, of_any = self._steps([best]), self._steps(fast)
         while True:
             turns = (of_best, of_any) if len(self._texts) % 2 else (of_any, of_best)
             step = next(turns[0], None) or next(turns[1], None)
@@ -327,19 +329,16 @@ class Search:
                 return
             yield step[1].taken, step
 
-    def _steps(self, known: list[_Candidate]) -> list[_Origin]:
-        found: list[tuple[float, _Origin]] = []
-        for one in known:
-            new = [n for n in neighbours(one.taken, one.choices, self._model) if self._is_new(n)]
-            one.is_left = not new
-            found += [(math.log(one.ratio) + n.hoped, (one, n)) for n in new]
-        return [origin for _, origin in sorted(found, key=lambda pair: pair[0])]
-
-    def _steps_of_any(self, best: _Candidate) -> Iterator[_Origin]:
-        known = [k for k in self._known if k.ratio <= _GONE_ON_FROM * best.ratio and not k.is_left]
-        known.sort(key=lambda candidate: candidate.ratio)
+    def _steps(self, known: Sequence[_Candidate]) -> Iterator[_Origin]:
+        """What differs from these in one choice and is new, the most promising of some first."""
         for first in range(0, len(known), _AT_ONCE):
-            yield from self._steps(known[first : first + _AT_ONCE])
+            found: list[tuple[float, _Origin]] = []
+            for one in known[first : first + _AT_ONCE]:
+                every = neighbours(one.taken, one.choices, self._model)
+                new = [neighbour for neighbour in every if self._is_new(neighbour)]
+                one.is_left = not new
+                found += [(math.log(one.ratio) + n.hoped, (one, n)) for n in new]
+            yield from (origin for _, origin in sorted(found, key=lambda pair: pair[0]))
 
     def _is_none(self, origin: _Origin | None) -> None:
         """A way that cannot be gone, or that another candidate goes."""
